@@ -1,0 +1,254 @@
+"""A data set as memory-mapped arrays, and the rows of it that a client holds.
+
+Everything a run touches is an array that lies on the disk once and is shared by all workers; a client is a
+list of row numbers. Tensors are made on demand and kept in one process-wide cache of bounded size, so
+asking for the same rows every round costs a look-up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from polyfed.errors import DataError, nearest
+
+Array: TypeAlias = npt.NDArray[Any]
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """Inputs, labels and other columns of one split of a data set.
+
+    inputs: images N×H×W×C (uint8, or float32 that is already normalised) or feature vectors N×F (float32).
+    labels: N class numbers, or None when the set is unlabelled.
+    classes: the word for each class number.
+    columns: further columns, such as `writer_id` or `domain`, as N integer codes each.
+    column_names: the words for those codes (a column of plain numbers, such as `origin`, has none).
+    mean, std: normalisation constants of the training split, per channel (in 0..1) or per feature.
+    fingerprint: a digest of all of the above, the same on every machine.
+    folder: where the arrays lie; None when they only live in memory.
+    """
+
+    name: str
+    inputs: Array
+    labels: Ints | None
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    fingerprint: str
+    columns: dict[str, Ints] = field(default_factory=dict)
+    column_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    folder: Path | None = None
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __repr__(self) -> str:
+        shape = "×".join(map(str, self.shape))
+        return f"DataSet({self.name!r}, {len(self)} rows of {shape}, {len(self.classes)} classes)"
+
+    @property
+    def is_image(self) -> bool:
+        """Whether a row is an image (and not a feature vector)."""
+        return self.inputs.ndim == 4
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input as a model sees it: (C, H, W) or (F,)."""
+        if not self.is_image:
+            return (self.inputs.shape[1],)
+        height, width, channels = self.inputs.shape[1:]
+        return (channels, height, width)
+
+    def column(self, name: str) -> Ints:
+        """The codes of a further column."""
+        if name not in self.columns:
+            hint = nearest(name, self.columns) if self.columns else "it has none"
+            raise DataError(f"data set '{self.name}' has no column '{name}': {hint}")
+        return self.columns[name]
+
+    def need_labels(self) -> Ints:
+        """The labels, or an error for a set that has none."""
+        if self.labels is None:
+            raise DataError(f"data set '{self.name}' has no labels, and they are needed here")
+        return self.labels
+
+    def rows(self, index: npt.ArrayLike | None = None) -> Rows:
+        """The given rows of this set, or all of them."""
+        return Rows(self, np.arange(len(self)) if index is None else np.asarray(index))
+
+    def without_labels(self) -> DataSet:
+        """The same set with its labels hidden."""
+        return replace(self, labels=None, fingerprint=f"{self.fingerprint}-unlabelled")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What another process gets: where the arrays lie, not their bytes (if they are on the disk)."""
+        if self.folder is None:
+            return (_from_parts, (self.__dict__.copy(),))
+        return (_from_folder, (self.folder, self.labels is not None))
+
+
+def _from_parts(parts: dict[str, Any]) -> DataSet:
+    return DataSet(**parts)
+
+
+def _from_folder(folder: Path, labelled: bool) -> DataSet:
+    from polyfed.data.storage import open_stored  # noqa: PLC0415  (storage is built on this module)
+
+    data = open_stored(folder)
+    return data if labelled or data.labels is None else data.without_labels()
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Some rows of a data set, in some order: what a client holds."""
+
+    dataset: DataSet
+    index: Ints
+
+    def __post_init__(self) -> None:
+        index = np.array(self.index, dtype=np.int64)  # a copy of our own: the cache key below relies on it
+        if index.ndim != 1:
+            raise DataError(f"rows are a list of row numbers, not an array of {index.ndim} dimensions")
+        if index.size and (index.min() < 0 or index.max() >= len(self.dataset)):
+            raise DataError(f"row numbers of '{self.dataset.name}' go from 0 to {len(self.dataset) - 1}")
+        index.setflags(write=False)
+        object.__setattr__(self, "index", index)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, which: slice | Array | torch.Tensor | Sequence[int]) -> Rows:
+        """The rows at these places (a slice, or numbers, or a mask) as Rows."""
+        if isinstance(which, torch.Tensor):
+            which = which.cpu().numpy()
+        elif not isinstance(which, slice | np.ndarray):
+            which = np.asarray(which, dtype=np.int64)
+        return Rows(self.dataset, self.index[which])
+
+    @cached_property
+    def _digest(self) -> bytes:
+        return hashlib.blake2b(self.index.tobytes(), digest_size=16).digest()
+
+    @property
+    def labels(self) -> torch.Tensor:
+        """The class numbers, int64. A shared tensor: do not change it in place."""
+        key = (self.dataset.fingerprint, self._digest, "labels")
+        return _tensors.get(key, lambda: torch.from_numpy(np.asarray(self.dataset.need_labels()[self.index])))
+
+    def inputs(
+        self,
+        memory_format: torch.memory_format = torch.contiguous_format,
+        device: torch.device | str = "cpu",
+    ) -> torch.Tensor:
+        """The normalised inputs, float32: N×C×H×W in the wanted layout, or N×F.
+
+        A shared tensor that later calls get again: do not change it in place.
+        """
+        key = (self.dataset.fingerprint, self._digest, str(memory_format), str(device))
+        return _tensors.get(key, lambda: self._make_inputs(memory_format, torch.device(device)))
+
+    def _make_inputs(self, memory_format: torch.memory_format, device: torch.device) -> torch.Tensor:
+        data = self.dataset
+        stored = torch.from_numpy(data.inputs[self.index])
+        mean, std = torch.tensor(data.mean), torch.tensor(data.std)
+        if not data.is_image:
+            return stored.sub_(mean).div_(std).to(device)
+        # Conversion and layout are one copy: NHWC seen as NCHW is already channels-last.
+        x = stored.permute(0, 3, 1, 2).to(torch.float32, memory_format=memory_format)
+        if stored.dtype == torch.uint8:
+            x.div_(255).sub_(mean.view(-1, 1, 1)).div_(std.view(-1, 1, 1))
+        return x.to(device)
+
+    def tensors(
+        self,
+        memory_format: torch.memory_format = torch.contiguous_format,
+        device: torch.device | str = "cpu",
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and labels; both shared, so do not change them in place."""
+        return self.inputs(memory_format, device), self.labels.to(device)
+
+    def class_counts(self, classes: int | None = None) -> Ints:
+        """How many rows each class has."""
+        width = len(self.dataset.classes) if classes is None else classes
+        return np.bincount(self.dataset.need_labels()[self.index], minlength=width).astype(np.int64)
+
+    def column(self, name: str) -> Ints:
+        """The codes of a further column for these rows."""
+        return np.asarray(self.dataset.column(name)[self.index])
+
+    @staticmethod
+    def join(parts: Sequence[Rows]) -> Rows:
+        """Rows of one data set, one after the other. For different sets see `join_tensors`."""
+        if not parts:
+            raise DataError("there are no rows to join")
+        if len({part.dataset.fingerprint for part in parts}) > 1:
+            raise DataError("rows of different data sets cannot be joined: use join_tensors")
+        return Rows(parts[0].dataset, np.concatenate([part.index for part in parts]))
+
+
+def join_tensors(
+    parts: Sequence[Rows],
+    memory_format: torch.memory_format = torch.contiguous_format,
+    device: torch.device | str = "cpu",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and labels of rows of several data sets of one shape, such as private and public data."""
+    shapes = {part.dataset.shape for part in parts}
+    if len(shapes) != 1:
+        raise DataError(f"only rows of one shape can be joined, these are {sorted(shapes)}")
+    pairs = [part.tensors(memory_format, device) for part in parts]
+    return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+
+
+class _TensorCache:
+    """Tensors that were made from rows, the least recently used forgotten first."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.size = 0
+        self._kept: OrderedDict[tuple[str | bytes, ...], torch.Tensor] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[str | bytes, ...], make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        made = make()
+        if made.nbytes > self.limit:
+            return made
+        with self._lock:
+            kept = self._kept.setdefault(key, made)
+            if kept is made:
+                self.size += made.nbytes
+                self._shrink()
+        return kept
+
+    def set_limit(self, limit: int) -> None:
+        with self._lock:
+            self.limit = limit
+            self._shrink()
+
+    def _shrink(self) -> None:
+        while self.size > self.limit:
+            _, dropped = self._kept.popitem(last=False)
+            self.size -= dropped.nbytes
+
+
+_tensors = _TensorCache(256 * 2**20)
+
+
+def set_tensor_cache(limit: int) -> None:
+    """Keep at most `limit` bytes of tensors in this process (256 MB unless told; 0 keeps none)."""
+    _tensors.set_limit(limit)

@@ -1,0 +1,238 @@
+"""Who holds what: rules that deal the samples of a data set out to clients, and their settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from polyfed.data.dataset import DataSet, Ints
+from polyfed.data.dealing import (
+    Partition,
+    check_possible,
+    deal,
+    draw_per_class,
+    draw_until,
+    even_owners,
+    fill_up,
+    from_owners,
+    least_size,
+    members_by_class,
+)
+from polyfed.data.dialects import Dialect, dirichlet
+from polyfed.data.domains import rotate
+from polyfed.errors import DataError
+
+
+def iid(samples: int, clients: int, rng: np.random.Generator) -> Partition:
+    """Samples dealt out at random, client sizes equal up to one."""
+    check_possible(samples, clients, 1)
+    owner = np.empty(samples, dtype=np.int64)
+    owner[rng.permutation(samples)] = even_owners(samples, clients)
+    return from_owners(owner, clients)
+
+
+def pathological(
+    labels: Ints, clients: int, classes_per_client: int, rng: np.random.Generator, minimum: int | None = None
+) -> Partition:
+    """Each client holds samples of only a few classes; a class is shared evenly by those that hold it."""
+    _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    classes, k = len(sizes), classes_per_client
+    if not 1 <= k <= classes:
+        raise DataError(f"{k} classes for each client, but there are {classes}: use 1 to {classes}")
+    if clients * k < classes:
+        raise DataError(
+            f"{clients} clients of {k} classes leave some of the {classes} classes to no one: "
+            f"use at least {-(-classes // clients)} classes for each client"
+        )
+    least = least_size(minimum, len(labels), clients)
+    check_possible(len(labels), clients, least)
+    # A hand of clients takes all classes once, k each (the last one wraps around); then they are shuffled
+    # anew.
+    hand = -(-classes // k)
+    shuffled = rng.permuted(np.tile(np.arange(classes), (-(-clients // hand), 1)), axis=1)
+    client = np.arange(clients)
+    places = ((client % hand)[:, None] * k + np.arange(k)) % classes
+    held = shuffled[(client // hand)[:, None], places]  # clients × k
+    owner = np.empty(len(codes), dtype=np.int64)
+    members = members_by_class(codes, sizes, rng)
+    for number in range(classes):
+        holders = rng.permutation(np.flatnonzero((held == number).any(axis=1)))
+        owner[members[number]] = holders[even_owners(int(sizes[number]), len(holders))]
+    return from_owners(fill_up(owner, clients, least, rng), clients)
+
+
+def shards(labels: Ints, clients: int, shards_per_client: int, rng: np.random.Generator) -> Partition:
+    """Samples sorted by class and cut into equal shards, dealt out at random (McMahan et al. 2017)."""
+    total = clients * shards_per_client
+    if shards_per_client < 1:
+        raise DataError(f"each client needs at least one shard, not {shards_per_client}")
+    check_possible(len(labels), total, 1, what="shards")
+    shuffled = rng.permutation(len(labels))
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    holder = rng.permutation(np.repeat(np.arange(clients), shards_per_client))
+    owner = np.empty(len(labels), dtype=np.int64)
+    owner[by_class] = holder[even_owners(len(labels), total)]
+    return from_owners(owner, clients)
+
+
+def quantity_skew(
+    samples: int, clients: int, alpha: float, rng: np.random.Generator, minimum: int | None = None
+) -> Partition:
+    """The same mix of classes for all, but sizes by Dirichlet(alpha) shares."""
+    if not (np.isfinite(alpha) and alpha > 0):
+        raise DataError(f"alpha must be above 0, not {alpha}")
+    least = least_size(minimum, samples, clients)
+    check_possible(samples, clients, least)
+    one_class = np.array([samples])
+    counts = draw_until(lambda: draw_per_class(one_class, clients, alpha, rng), clients, least)
+    owner = deal(np.zeros(samples, dtype=np.int64), counts, rng)
+    return from_owners(fill_up(owner, clients, least, rng), clients)
+
+
+def natural(
+    codes: Ints,
+    rng: np.random.Generator,
+    clients: int | None = None,
+    words: tuple[str, ...] | None = None,
+) -> Partition:
+    """One client for each value of a column (a writer, a domain), or several values together for fewer
+    clients.
+
+    codes: the column, one code for each sample.
+    words: the word for each code; they become the names of the clients where each has one value.
+    """
+    present, group = np.unique(codes, return_inverse=True)
+    group = group.reshape(-1).astype(np.int64)
+    if len(present) == 0:
+        raise DataError("there are no samples to deal out")
+    if clients is None or clients == len(present):
+        names = tuple(words[code] for code in present) if words else tuple(map(str, present))
+        return from_owners(group, len(present), names)
+    if clients < 1 or clients > len(present):
+        raise DataError(
+            f"{clients} clients, but the column has {len(present)} values: use 1 to {len(present)}"
+        )
+    dealt = rng.permutation(len(present)) % clients
+    return from_owners(dealt[group].astype(np.int64), clients)
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Iid(_Settings):
+    """Every client gets a random part of equal size."""
+
+    kind: Literal["iid"] = "iid"
+
+
+class Dirichlet(_Settings):
+    """Each class is spread over the clients by Dirichlet shares; see `dirichlet` for the dialects."""
+
+    kind: Literal["dirichlet"] = "dirichlet"
+    alpha: float = Field(0.5, gt=0, allow_inf_nan=False)
+    dialect: Dialect = "balanced"
+    minimum: int | None = Field(None, ge=0)
+
+
+class Pathological(_Settings):
+    """Each client has samples of a few classes only."""
+
+    kind: Literal["pathological"] = "pathological"
+    classes_per_client: int = Field(2, ge=1)
+    minimum: int | None = Field(None, ge=0)
+
+
+class Shards(_Settings):
+    """Samples sorted by class are cut into shards, some for each client."""
+
+    kind: Literal["shards"] = "shards"
+    shards_per_client: int = Field(2, ge=1)
+
+
+class Quantity(_Settings):
+    """Clients differ in size but not in their mix of classes."""
+
+    kind: Literal["quantity"] = "quantity"
+    alpha: float = Field(0.5, gt=0, allow_inf_nan=False)
+    minimum: int | None = Field(None, ge=0)
+
+
+class Natural(_Settings):
+    """A client for each value of a column, such as `writer_id` or `domain`."""
+
+    kind: Literal["natural"] = "natural"
+    column: str = Field(min_length=1)
+
+
+class Rotated(_Settings):
+    """A client for each angle that the images are rotated by, as FedH2L's Rotated MNIST.
+
+    shared_split: rotated copies of an image are all in training or all in test, whatever the client.
+    """
+
+    kind: Literal["rotated"] = "rotated"
+    angles: tuple[float, ...] = Field((0.0, 20.0, 40.0, 60.0), min_length=1)
+    shared_split: bool = True
+
+
+PartitionSettings: TypeAlias = Annotated[
+    Iid | Dirichlet | Pathological | Shards | Quantity | Natural | Rotated, Field(discriminator="kind")
+]
+
+
+def prepare(settings: PartitionSettings, dataset: DataSet, cache_dir: Path | str | None = None) -> DataSet:
+    """The data set that is to be dealt out: itself, or for rotated domains its rotated copies."""
+    if isinstance(settings, Rotated) and "origin" not in dataset.columns:
+        return rotate(dataset, settings.angles, settings.shared_split, cache_dir)
+    return dataset
+
+
+def make_partition(
+    settings: PartitionSettings,
+    dataset: DataSet,
+    clients: int | None,
+    rng: np.random.Generator,
+    rows: Ints | None = None,
+) -> Partition:
+    """Deal a data set out to clients as the settings say.
+
+    dataset: for rotated domains the one that `prepare` gave.
+    clients: how many; None only where the data decide (natural, rotated).
+    rows: deal out only these rows of the data set, such as those that a public share left.
+    """
+    rows = np.arange(len(dataset), dtype=np.int64) if rows is None else rows
+    if isinstance(settings, Natural | Rotated):
+        column = settings.column if isinstance(settings, Natural) else "domain"
+        codes = dataset.column(column)[rows]
+        return natural(codes, rng, clients, dataset.column_names.get(column)).of_rows(rows)
+    if clients is None:
+        raise DataError(f"a {settings.kind} partition needs a number of clients")
+    return _make(settings, dataset, clients, rng, rows).of_rows(rows)
+
+
+def _make(
+    settings: Iid | Dirichlet | Pathological | Shards | Quantity,
+    dataset: DataSet,
+    clients: int,
+    rng: np.random.Generator,
+    rows: Ints,
+) -> Partition:
+    match settings:
+        case Iid():
+            return iid(len(rows), clients, rng)
+        case Quantity():
+            return quantity_skew(len(rows), clients, settings.alpha, rng, settings.minimum)
+    labels = dataset.need_labels()[rows]
+    match settings:
+        case Dirichlet():
+            return dirichlet(
+                labels, clients, settings.alpha, rng, dialect=settings.dialect, minimum=settings.minimum
+            )
+        case Pathological():
+            return pathological(labels, clients, settings.classes_per_client, rng, settings.minimum)
+        case Shards():
+            return shards(labels, clients, settings.shards_per_client, rng)

@@ -1,0 +1,119 @@
+"""The public set: data that every client and the server may see."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from polyfed.data.dataset import DataSet, Ints, Rows
+from polyfed.data.images import resize_images
+from polyfed.data.sources import load
+from polyfed.data.splits import draw_stratified
+from polyfed.data.storage import Draft, new_inputs, stored
+from polyfed.errors import DataError
+
+log = logging.getLogger(__name__)
+
+
+class PublicSettings(BaseModel):
+    """Where public data come from.
+
+    source: "none"; "share" (held out of the training set); or the name or path of another data set.
+    share: how much of the training set "share" holds out.
+    rows: at most this many rows, with the class shares of the whole.
+    labels: "own", or "none" to hide them.
+    label: the label column of another data set, such as "coarse_label" of cifar100.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: str = Field("none", min_length=1)
+    share: float | None = Field(None, gt=0, lt=1)
+    rows: int | None = Field(None, ge=1)
+    labels: Literal["own", "none"] = "own"
+    label: str | None = None
+
+    @model_validator(mode="after")
+    def _share_is_given(self) -> PublicSettings:
+        if (self.source == "share") != (self.share is not None):
+            raise ValueError("source 'share' and a value for share go together")
+        return self
+
+
+def make_public(
+    settings: PublicSettings,
+    dataset: DataSet,
+    rng: np.random.Generator,
+    cache_dir: Path | str | None = None,
+) -> tuple[Rows | None, Ints]:
+    """The public rows, or None, and the row numbers of the training set that stay private.
+
+    Rows of one `origin` (rotated copies of an image) are all public or all private. `rows` makes the public
+    set smaller; what a share held out and `rows` left over is given back to the private rows.
+    """
+    private = np.arange(len(dataset), dtype=np.int64)
+    if settings.source == "none":
+        return None, private
+    if settings.source == "share":
+        taken = _share(dataset, settings, rng)
+        public, private = dataset, np.setdiff1d(private, taken, assume_unique=True)
+    else:
+        public = adapt(load(settings.source, label=settings.label, cache_dir=cache_dir), dataset, cache_dir)
+        if public.fingerprint == dataset.fingerprint:
+            log.warning("the public set is the training set itself: clients' private rows are public too")
+        count = min(settings.rows or len(public), len(public))
+        taken = draw_stratified(public.labels, len(public), count, rng)
+    if settings.labels == "none":
+        public = public.without_labels()
+    return public.rows(taken), private
+
+
+def adapt(dataset: DataSet, like: DataSet, cache_dir: Path | str | None = None) -> DataSet:
+    """A data set in the shape of another: resized, grey made colour or colour made grey; done once."""
+    if dataset.shape == like.shape:
+        return dataset
+    shapes = ["×".join(map(str, data.shape)) for data in (dataset, like)]
+    if (
+        not (dataset.is_image and like.is_image)
+        or dataset.inputs.dtype != np.uint8
+        or like.shape[0] not in (1, 3)
+    ):
+        raise DataError(
+            f"'{dataset.name}' has rows of {shapes[0]} and '{like.name}' of {shapes[1]}: "
+            "only 8-bit images can be brought to another shape"
+        )
+    channels, height, width = like.shape
+
+    def build(folder: Path) -> Draft:
+        log.info("%s: bringing %d images from %s to %s", dataset.name, len(dataset), *shapes)
+        inputs = new_inputs(folder, (len(dataset), height, width, channels), np.uint8)
+        resize_images(dataset.inputs, "L" if channels == 1 else "RGB", (height, width), inputs)
+        return Draft(
+            dataset.name, inputs, dataset.labels, dataset.classes, dataset.columns, dataset.column_names
+        )
+
+    return stored({"of": dataset.fingerprint, "name": dataset.name, "shape": like.shape}, build, cache_dir)
+
+
+def _share(dataset: DataSet, settings: PublicSettings, rng: np.random.Generator) -> Ints:
+    origin = dataset.columns.get("origin")
+    groups, first = (None, None) if origin is None else np.unique(origin, return_index=True)
+    units = len(dataset) if groups is None else len(groups)
+    copies = len(dataset) // units
+    count = round(units * (settings.share or 0.0))
+    if settings.rows is not None:
+        count = min(count, settings.rows // copies)
+    if not 0 < count < units:
+        raise DataError(
+            f"a public share of {settings.share} of {len(dataset)} rows holds out {count * copies}: "
+            "some must be public and some must stay private"
+        )
+    labels = dataset.labels if first is None or dataset.labels is None else dataset.labels[first]
+    drawn = draw_stratified(labels, units, count, rng)
+    if origin is None or groups is None:
+        return drawn
+    return np.flatnonzero(np.isin(origin, groups[drawn])).astype(np.int64)

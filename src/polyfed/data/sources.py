@@ -1,0 +1,217 @@
+"""One door to all data: `load` takes a name, a path, arrays or a PyTorch data set and gives a `DataSet`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, cast, get_args
+
+import numpy as np
+
+from polyfed.data.dataset import DataSet
+from polyfed.data.files import (
+    Reading,
+    identity,
+    image_files,
+    npz_arrays,
+    read_image_folder,
+    read_table,
+)
+from polyfed.data.named import NAMED, draft_digits, hub_files, local_folder, named_has_split
+from polyfed.data.objects import arrays_digest, channels_last, draft_arrays, to_arrays
+from polyfed.data.splits import draw_stratified
+from polyfed.data.storage import Draft, stored
+from polyfed.errors import DataError, nearest
+
+Split: TypeAlias = Literal["train", "test"]
+Source: TypeAlias = (
+    Any  # a name, a path, (x, y), a torch Dataset, or {"train": one of these, "test": another}
+)
+_Build: TypeAlias = Callable[[DataSet | None, Path], Draft]  # (the training split, where to write) -> draft
+_FILE_ENDINGS = (".parquet", ".csv", ".npz")
+
+
+def load(
+    source: Source,
+    split: Split = "train",
+    *,
+    image: str | None = None,
+    label: str | None = None,
+    columns: Sequence[str] = (),
+    size: int | tuple[int, int] | None = None,
+    limit: int | None = None,
+    cache_dir: Path | str | None = None,
+) -> DataSet:
+    """A split of a data set, decoded once and memory-mapped from then on.
+
+    source: a name (`known_sets()`), a parquet, CSV or .npz file, a folder of such files or of images by
+        class, a pair (x, y), a map-style torch Dataset, or a mapping of "train" and "test" to any of these.
+    split: "train" or "test". A test split takes class numbers, column codes and normalisation from the
+        training split.
+    image, label, columns: names of columns in tables; found out where not given. label="none": no labels.
+    size: resize images to this height and width.
+    limit: only this many rows, drawn once and for all with the class shares of the whole.
+    cache_dir: where decoded arrays are kept; $POLYFED_CACHE or ~/.cache/polyfed unless told.
+    """
+    reading = Reading(image=image, label=label, columns=tuple(columns), size=_size(size))
+    found = _find(source, _checked(split), reading, cache_dir)
+    if found is None:
+        raise DataError(f"data set {_title(source)} has no {split} split")
+    train = None
+    if split == "test" and has_split(source, "train"):
+        train = load(
+            source, "train", image=image, label=label, columns=columns, size=size, cache_dir=cache_dir
+        )
+    key = {"source": found.key, "train": train.fingerprint if train else None}
+
+    def build(folder: Path) -> Draft:
+        draft = found.build(train, folder)
+        if train is not None:
+            _check_like(draft, train)
+            draft.mean, draft.std = train.mean, train.std
+        return draft
+
+    data = stored(key, build, cache_dir)
+    return data if limit is None else _limited(data, limit, cache_dir)
+
+
+def has_split(source: Source, split: Split) -> bool:
+    """Whether a source has this split; nothing is decoded or downloaded."""
+    _checked(split)
+    if isinstance(source, Mapping):
+        return split in source
+    if isinstance(source, str) and source in NAMED:
+        return named_has_split(source, split)
+    if source == "digits":
+        return True
+    if isinstance(source, str | Path):
+        path = _existing(source)
+        if path.suffix.lower() == ".npz":
+            return npz_arrays(path, split) is not None
+        return split == "train" or (path.is_dir() and _split_path(path, split) is not None)
+    return split == "train"
+
+
+def known_sets() -> tuple[str, ...]:
+    """The names that `load` knows."""
+    return ("digits", *NAMED)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A split that was found: what identifies it in the cache, and how it is decoded."""
+
+    key: dict[str, Any]
+    build: _Build
+
+
+def _find(source: Source, split: Split, reading: Reading, cache_dir: Path | str | None) -> _Found | None:
+    if isinstance(source, Mapping):
+        return _find(source[split], "train", reading, cache_dir) if split in source else None
+    if not isinstance(source, str | Path):
+        return _found_arrays(*to_arrays(source), "arrays")
+    if not has_split(source, split):
+        return None
+    if source == "digits":
+        return _Found({"digits": split}, lambda train, _: draft_digits(split, train))
+    if isinstance(source, str) and source in NAMED:
+        folder = local_folder(source)
+        paths = [folder / f"{split}.parquet"] if folder else hub_files(source, split, cache_dir)
+        return _found_table(paths, source, NAMED[source].reading(reading, on_hub=folder is None))
+    return _find_path(_existing(source), split, reading)
+
+
+def _find_path(path: Path, split: Split, reading: Reading) -> _Found | None:
+    name = path.stem
+    if path.is_dir():
+        inner = _split_path(path, split)
+        if inner is not None:
+            found = _find_path(inner, "train", reading) if inner.is_file() else None
+            return found or _found_images(inner, name, reading)
+        return _found_images(path, name, reading)
+    if path.suffix.lower() == ".npz":
+        arrays = npz_arrays(path, split)
+        if arrays is None:
+            return None
+        x, y = arrays
+        return _found_arrays(channels_last(x, channels_first=False), y, name)
+    if path.suffix.lower() in _FILE_ENDINGS:
+        return _found_table([path], name, reading)
+    raise DataError(
+        f"{path} is not a data set: a folder or a file that ends in {', '.join(_FILE_ENDINGS)} is"
+    )
+
+
+def _found_table(paths: list[Path], name: str, reading: Reading) -> _Found:
+    key = {"files": identity(paths), "reading": asdict(reading)}
+    return _Found(key, lambda train, folder: read_table(paths, name, reading, train, folder))
+
+
+def _found_images(root: Path, name: str, reading: Reading) -> _Found:
+    key = {"files": identity(image_files(root)), "reading": asdict(reading), "images": str(root.resolve())}
+    return _Found(key, lambda train, folder: read_image_folder(root, name, reading, train, folder))
+
+
+def _found_arrays(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any] | None, name: str) -> _Found:
+    return _Found({"arrays": arrays_digest(x, y)}, lambda train, _: draft_arrays(x, y, name, train))
+
+
+def _split_path(folder: Path, split: Split) -> Path | None:
+    """Where a folder keeps a split: train.parquet (or .csv, .npz) or a folder train/ of images."""
+    for ending in (*_FILE_ENDINGS, ""):
+        path = folder / f"{split}{ending}"
+        if path.exists():
+            return path
+    return None
+
+
+def _existing(source: str | Path) -> Path:
+    path = Path(source)
+    if path.exists():
+        return path
+    if isinstance(source, str) and path.name == source and not path.suffix:
+        raise DataError(f"there is no data set '{source}': {nearest(source, known_sets())}")
+    raise DataError(f"there is no file or folder {path}")
+
+
+def _limited(data: DataSet, limit: int, cache_dir: Path | str | None) -> DataSet:
+    if limit < 1:
+        raise DataError(f"a limit of {limit} rows leaves no data: use 1 or more")
+    if limit >= len(data):
+        return data
+    rows = draw_stratified(data.labels, len(data), limit, np.random.default_rng(0))
+
+    def build(_: Path) -> Draft:
+        return Draft(
+            data.name,
+            data.inputs[rows],
+            None if data.labels is None else data.labels[rows],
+            data.classes,
+            {name: codes[rows] for name, codes in data.columns.items()},
+            data.column_names,
+            data.mean,
+            data.std,
+        )
+
+    return stored({"of": data.fingerprint, "name": data.name, "limit": limit}, build, cache_dir)
+
+
+def _check_like(draft: Draft, train: DataSet) -> None:
+    if draft.inputs.shape[1:] != train.inputs.shape[1:]:
+        shapes = ["×".join(map(str, inputs.shape[1:])) for inputs in (draft.inputs, train.inputs)]
+        raise DataError(f"{draft.name}: test rows are {shapes[0]}, but training rows are {shapes[1]}")
+
+
+def _checked(split: str) -> Split:
+    if split not in get_args(Split):
+        raise DataError(f"there is no split '{split}': a data set has 'train' and 'test'")
+    return cast("Split", split)
+
+
+def _size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+    return (size, size) if isinstance(size, int) else size
+
+
+def _title(source: Source) -> str:
+    return f"'{source}'" if isinstance(source, str | Path) else f"given as {type(source).__name__}"

@@ -1,0 +1,80 @@
+"""Stratified draws, and a client's rows divided into training, validation and test."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from polyfed.data.dataset import Ints
+from polyfed.errors import DataError
+
+
+def split_client(
+    rows: Ints,
+    labels: Ints | None,
+    validation: float,
+    test: float,
+    rng: np.random.Generator,
+    *,
+    by: Ints | None = None,
+) -> tuple[Ints, Ints, Ints]:
+    """Divide a client's rows into (training, validation, test) with the same class shares where that is
+    possible.
+
+    rows: row numbers of the data set.
+    labels: the labels of the whole data set, or None.
+    validation, test: shares from 0 up to, together, less than 1. A share above 0 gets at least one row as
+        long as one
+        is left to train on: training is never empty, and a client with one row trains on it.
+    by: for each row of the data set the number of the thing it was made from (such as `origin` of rotated
+        images). Then all rows of one origin are on the same side, in every client that is split with an
+        equally seeded `rng`.
+    """
+    if not (0 <= validation < 1 and 0 <= test < 1 and validation + test < 1):
+        raise DataError(
+            f"shares of validation ({validation}) and test ({test}) must leave some rows to train on"
+        )
+    if by is None:
+        parts = _parts(None if labels is None else labels[rows], len(rows), validation, test, rng)
+    else:
+        origins, first = np.unique(by, return_index=True)
+        of_origin = _parts(None if labels is None else labels[first], len(origins), validation, test, rng)
+        parts = of_origin[np.searchsorted(origins, by[rows])]
+        if len(rows) and not (parts == 0).any():
+            parts[by[rows] == by[rows[0]]] = 0
+    return rows[parts == 0], rows[parts == 1], rows[parts == 2]
+
+
+def draw_stratified(labels: Ints | None, rows: int, count: int, rng: np.random.Generator) -> Ints:
+    """`count` of `rows` places, sorted, with the class shares of the whole (by largest remainders)."""
+    if labels is None:
+        return np.sort(rng.choice(rows, count, replace=False)).astype(np.int64)
+    _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    wanted = apportion(sizes, count, rng)
+    order = rng.permutation(rows)
+    order = order[np.argsort(codes[order], kind="stable")]  # by class, each class in a random order
+    place = np.arange(rows) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.sort(order[place < np.repeat(wanted, sizes)]).astype(np.int64)
+
+
+def apportion(sizes: Ints, total: int, rng: np.random.Generator) -> Ints:
+    """Whole numbers that add up to `total`, in proportion to `sizes` and none larger than its size."""
+    if sizes.sum() == 0:
+        return np.zeros_like(sizes)
+    floor, remainder = np.divmod(sizes * total, sizes.sum())
+    last = np.lexsort((rng.random(len(sizes)), -remainder))
+    floor[last[: total - floor.sum()]] += 1
+    return floor
+
+
+def _parts(labels: Ints | None, rows: int, validation: float, test: float, rng: np.random.Generator) -> Ints:
+    """0, 1 or 2 (training, validation, test) for each row."""
+    parts = np.zeros(rows, dtype=np.int64)
+    for part, share in ((2, test), (1, validation)):
+        free = np.flatnonzero(parts == 0)
+        if share > 0 and len(free) > 1:
+            count = min(max(1, math.floor(rows * share + 0.5)), len(free) - 1)
+            drawn = draw_stratified(None if labels is None else labels[free], len(free), count, rng)
+            parts[free[drawn]] = part
+    return parts

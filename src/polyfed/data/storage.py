@@ -1,0 +1,249 @@
+"""The cache of decoded data sets: folders of .npy arrays that are whole or not there.
+
+A set is written into a temporary folder and then renamed, so that a process that is killed, or two that
+decode the same set, never leave half of one. `set.json` is written last and lists every array with its
+size; an entry that does not match its list is built again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from polyfed.data.dataset import Array, DataSet, Ints
+from polyfed.errors import DataError
+
+log = logging.getLogger(__name__)
+
+_VERSION = 1  # part of every key: raise it when the same source would be decoded differently
+_DAY = 24 * 3600.0
+_CHUNK = 4096  # rows looked at together, so that a set larger than memory passes through
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError)
+
+
+@dataclass
+class Draft:
+    """A data set before it is stored. Without `mean` and `std` they are computed from its inputs."""
+
+    name: str
+    inputs: Array
+    labels: Ints | None
+    classes: tuple[str, ...]
+    columns: dict[str, Ints] = field(default_factory=dict)
+    column_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+
+def cache_root(cache_dir: Path | str | None = None) -> Path:
+    """Where decoded sets are kept: the argument, else $POLYFED_CACHE, else ~/.cache/polyfed."""
+    if cache_dir is not None:
+        return Path(cache_dir)
+    named = os.environ.get("POLYFED_CACHE")
+    return Path(named) if named else Path.home() / ".cache" / "polyfed"
+
+
+def stored(
+    key: dict[str, Any], build: Callable[[Path], Draft], cache_dir: Path | str | None = None
+) -> DataSet:
+    """The set kept under this key; it is built first when it is not there or is broken.
+
+    key: all that the result depends on, as plain JSON values.
+    build: makes the draft; it gets a folder in which it may map `inputs.npy` and fill it row by row.
+    """
+    text = json.dumps([_VERSION, key], sort_keys=True)
+    folder = cache_root(cache_dir) / "data" / hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    if folder.exists():
+        try:
+            return open_stored(folder)
+        except DataError as error:
+            log.warning("%s; it is decoded again", error)
+            _discard(folder)
+    try:
+        _build(folder, build)
+    except OSError as error:
+        raise DataError(
+            f"the data cache {folder.parent} cannot be written ({error}): set POLYFED_CACHE"
+        ) from error
+    return open_stored(folder)
+
+
+def open_stored(folder: Path) -> DataSet:
+    """Map a stored set into memory; a DataError when it is broken."""
+    try:
+        facts = json.loads((folder / "set.json").read_text(encoding="utf-8"))
+        for name, size in facts["files"].items():
+            if (folder / name).stat().st_size != size:
+                raise DataError(f"the cached data set {folder} is broken: {name} has the wrong size")
+        columns = facts["columns"]
+        return DataSet(
+            name=facts["name"],
+            inputs=_map(folder / "inputs.npy"),
+            labels=_map(folder / "labels.npy") if facts["labelled"] else None,
+            classes=tuple(facts["classes"]),
+            mean=tuple(facts["mean"]),
+            std=tuple(facts["std"]),
+            fingerprint=facts["fingerprint"],
+            columns={name: _map(folder / file) for name, file in columns.items()},
+            column_names={name: tuple(words) for name, words in facts["column_names"].items()},
+            folder=folder,
+        )
+    except _UNREADABLE as error:
+        raise DataError(f"the cached data set {folder} is broken: {str(error).splitlines()[0]}") from error
+
+
+def new_inputs(folder: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """An empty `inputs.npy` in the folder, mapped, with its room on the disk taken."""
+    path = folder / "inputs.npy"
+    mapped = np.lib.format.open_memmap(path, mode="w+", dtype=np.dtype(dtype), shape=shape)
+    if hasattr(os, "posix_fallocate"):  # a full disk is an error here; later it would be a SIGBUS
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return mapped
+
+
+def in_memory(draft: Draft) -> DataSet:
+    """A data set that is not written anywhere (small ones, tests)."""
+    facts = _facts(draft)
+    return DataSet(
+        name=draft.name,
+        inputs=draft.inputs,
+        labels=draft.labels,
+        classes=draft.classes,
+        mean=tuple(facts["mean"]),
+        std=tuple(facts["std"]),
+        fingerprint=facts["fingerprint"],
+        columns=draft.columns,
+        column_names=draft.column_names,
+    )
+
+
+def _map(path: Path) -> Array:
+    return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+
+
+def _build(folder: Path, build: Callable[[Path], Draft]) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(folder.parent)
+    work = Path(tempfile.mkdtemp(prefix="making-", dir=folder.parent))
+    try:
+        draft = build(work)
+        _write(draft, work)
+        try:
+            work.rename(folder)
+        except OSError:
+            if not folder.exists():
+                raise
+            log.info("%s was decoded by another process meanwhile", draft.name)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _write(draft: Draft, folder: Path) -> None:
+    facts = _facts(draft)
+    if isinstance(draft.inputs, np.memmap):
+        draft.inputs.flush()
+    if not (folder / "inputs.npy").exists():
+        np.save(folder / "inputs.npy", draft.inputs, allow_pickle=False)
+    if draft.labels is not None:
+        np.save(folder / "labels.npy", draft.labels, allow_pickle=False)
+    facts["columns"] = {name: f"column-{place}.npy" for place, name in enumerate(draft.columns)}
+    for name, file in facts["columns"].items():
+        np.save(folder / file, draft.columns[name], allow_pickle=False)
+    facts["files"] = {path.name: path.stat().st_size for path in sorted(folder.glob("*.npy"))}
+    for path in folder.glob("*.npy"):
+        _to_disk(path)
+    (folder / "set.json").write_text(json.dumps(facts), encoding="utf-8")
+    _to_disk(folder / "set.json")
+
+
+def _facts(draft: Draft) -> dict[str, Any]:
+    mean, std = draft.mean, draft.std
+    if mean is None or std is None:
+        mean, std = normalisation(draft.inputs)
+    facts: dict[str, Any] = {
+        "classes": list(draft.classes),
+        "column_names": {name: list(words) for name, words in draft.column_names.items()},
+        "mean": list(mean),
+        "std": list(std),
+    }
+    digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16)
+    arrays = {"inputs": draft.inputs, "labels": draft.labels} | draft.columns
+    for name, array in arrays.items():
+        if array is None:
+            continue
+        digest.update(f"{name}:{array.dtype.str}:{array.shape}".encode())
+        for start in range(0, len(array), _CHUNK):
+            digest.update(np.ascontiguousarray(array[start : start + _CHUNK]).data)
+    facts |= {"name": draft.name, "labelled": draft.labels is not None, "fingerprint": digest.hexdigest()}
+    return facts
+
+
+def normalisation(inputs: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation per channel (uint8 images, in 0..1) or per feature; a constant has
+    deviation 1.
+
+    Float images are taken as normalised already: mean 0, deviation 1.
+    """
+    if inputs.ndim == 4 and inputs.dtype != np.uint8:
+        return (0.0,) * inputs.shape[-1], (1.0,) * inputs.shape[-1]
+    mean, std = _image_moments(inputs) if inputs.ndim == 4 else _feature_moments(inputs)
+    std = np.where(std > 1e-12, std, 1.0)
+    return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def _image_moments(inputs: Array) -> tuple[Array, Array]:
+    # Counting the 256 levels is exact, whatever the number of pixels.
+    counts = np.zeros((inputs.shape[-1], 256), dtype=np.int64)  # channels × levels
+    for start in range(0, len(inputs), _CHUNK):
+        part = inputs[start : start + _CHUNK]
+        for channel in range(inputs.shape[-1]):
+            counts[channel] += np.bincount(part[..., channel].ravel(), minlength=256)
+    levels = np.arange(256) / 255
+    total = counts.sum(axis=1)
+    mean = counts @ levels / total
+    variance = counts @ levels**2 / total - mean**2
+    return mean, np.sqrt(np.maximum(variance, 0))
+
+
+def _feature_moments(inputs: Array) -> tuple[Array, Array]:
+    values = np.asarray(inputs, dtype=np.float64)
+    return values.mean(axis=0), values.std(axis=0)
+
+
+def _to_disk(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _discard(folder: Path) -> None:
+    """Take a folder away in one step: no one sees half of it."""
+    grave = Path(tempfile.mkdtemp(prefix="making-", dir=folder.parent))
+    try:
+        folder.rename(grave / "broken")
+    except FileNotFoundError:
+        log.info("%s was taken away by another process meanwhile", folder)
+    shutil.rmtree(grave, ignore_errors=True)
+
+
+def _sweep(root: Path) -> None:
+    """Remove what killed processes left behind more than a day ago."""
+    for left in root.glob("making-*"):
+        try:
+            old = time.time() - left.stat().st_mtime > _DAY
+        except FileNotFoundError:
+            continue
+        if old:
+            shutil.rmtree(left, ignore_errors=True)

@@ -1,0 +1,53 @@
+"""The engine without processes: every step in this one, on one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from polyfed.engines.engine import Outcome, Population, SavedState, Task
+from polyfed.engines.host import LIVE_BYTES, Host
+from polyfed.engines.warm import warm_up
+from polyfed.method import Method
+
+
+class Inline:
+    """Runs every step in this process. Simple to debug; the same results as every other engine."""
+
+    def __init__(self, timeout: float | None = None, live_bytes: int = LIVE_BYTES) -> None:
+        self.timeout = timeout
+        self.live_bytes = live_bytes
+
+    def open(self, population: Population, method: Method, scratch: Path) -> None:
+        warm_up()
+        self.host = Host(population, method, scratch, timeout=self.timeout, live_bytes=self.live_bytes)
+
+    def run(self, task: Task) -> Iterator[Outcome]:
+        for unit in task.units:
+            with _as_in_a_worker():
+                outcomes = self.host.run_unit(task, unit)
+            yield from outcomes
+
+    def save(self, directory: Path, label: str) -> list[SavedState]:
+        return self.host.save(directory, label)
+
+    def restore(self, states: Mapping[int, Path]) -> None:
+        self.host.restore(states)
+
+    def close(self) -> None:
+        self.host.restore({})
+
+
+@contextmanager
+def _as_in_a_worker() -> Iterator[None]:
+    """One thread, and the caller's global random state put back afterwards."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,355 @@
+"""The engine of one machine: a worker process a core, one thread each.
+
+Clients that keep something live in the worker that first met them (sticky: a state is not copied between steps);
+they move only where a cohort would leave a worker idle. Clients that keep nothing go to whichever worker is free.
+Payload that is the same for all is encoded once and sent to each worker once.
+
+A worker that dies takes the states in its memory along. If clients keep nothing, its call is simply made again.
+Otherwise `WorkerLost` is raised and the run goes back to its last checkpoint: the bits are the same. A call that
+kills its worker twice is a `Failure`.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from polyfed.engines.engine import Answer, Call, Failure, Outcome, Population, SavedState, Task
+from polyfed.engines.frames import SMALL_BLOB, leave, pack, unpack
+from polyfed.engines.host import LIVE_BYTES, Host, too_slow
+from polyfed.engines.warm import warm_up
+from polyfed.engines.worker import FLUSH_SECONDS, work, write_units
+from polyfed.errors import PolyfedError, RunError, WorkerLost
+from polyfed.method import Method
+
+AHEAD = 2  # frames a worker has at hand, so that it never waits for the next
+GRACE_SECONDS = 1.0  # beyond the timeout, before a worker that does not answer is killed
+DEATHS_ALLOWED = 1
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    pipe: Connection
+    task: Task | None = None
+    under_way: dict[int, int] = field(default_factory=dict)
+    """Units sent and not yet answered, in the order of sending: place in the task → number of the frame."""
+    sent: int = 0
+    heard: float = 0.0
+    """When it last answered, or was given something while idle."""
+
+    @property
+    def frames_ahead(self) -> int:
+        return len(set(self.under_way.values()))
+
+
+class Pool:
+    """Runs steps in a pool of worker processes."""
+
+    def __init__(
+        self, workers: int | None = None, timeout: float | None = None, live_bytes: int = LIVE_BYTES
+    ) -> None:
+        self.count = workers or cores()
+        self.timeout = timeout
+        self.live_bytes = live_bytes
+        self._workers: list[_Worker] = []
+        self._homes: dict[int, int] = {}
+        self._seconds: dict[tuple[str, int], float] = {}
+        self._deaths: dict[tuple[int, int, int], list[str]] = {}
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    def open(self, population: Population, method: Method, scratch: Path) -> None:
+        warm_up()
+        self._keeps = bool(method.keeps)
+        self._folder = scratch
+        self._common_file: str | None = None
+        self._make_host = functools.partial(
+            Host,
+            population,
+            method,
+            scratch,
+            timeout=self.timeout,
+            live_bytes=self.live_bytes // self.count,
+        )
+        # fork shares the imported torch and the mapped data: workers start in milliseconds.
+        on_cpu = getattr(population, "device_type", "cpu") == "cpu"
+        forks = on_cpu and "fork" in multiprocessing.get_all_start_methods() and os.uname().sysname == "Linux"
+        self._context = multiprocessing.get_context("fork" if forks else "spawn")
+        self._workers = []
+        for _ in range(self.count):
+            self._workers.append(self._start())
+
+    def _start(self) -> _Worker:
+        ours, theirs = self._context.Pipe()
+        inherited = self._context.get_start_method() == "fork"
+        others = [ours, *(worker.pipe for worker in self._workers)] if inherited else []
+        process = self._context.Process(target=work, args=(self._make_host, theirs, others, self._folder), daemon=True)
+        process.start()
+        theirs.close()
+        return _Worker(process, ours)
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.pipe.close()
+        for worker in self._workers:
+            worker.process.join(timeout=2)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+        self._workers = []
+
+    # -- tasks -----------------------------------------------------------------------------------------------
+
+    def run(self, task: Task) -> Iterator[Outcome]:
+        done: dict[int, list[Outcome]] = {}
+        own, free = self._plan(task, done)
+        self._common_file = leave(task.common, self._folder) if len(task.common) > SMALL_BLOB else None
+        try:
+            for place in range(len(task.units)):
+                while place not in done:
+                    self._hand_out(task, own, free, place)
+                    self._collect(task, done, free)
+                yield from done.pop(place)
+        finally:
+            self._drain()
+            if self._common_file:
+                Path(self._common_file).unlink(missing_ok=True)
+
+    def _plan(self, task: Task, done: dict[int, list[Outcome]]) -> tuple[list[deque[int]], deque[int]]:
+        """Each worker's own units (of clients that live there) and those that any worker can do."""
+        own: list[deque[int]] = [deque() for _ in self._workers]
+        free: list[int] = []
+        load = [0.0] * len(self._workers)
+        for place, unit in enumerate(task.units):
+            doomed = [self._deaths.get(self._moment(task, call), []) for call in unit]
+            if any(len(reasons) > DEATHS_ALLOWED for reasons in doomed):
+                done[place] = [
+                    Failure(call.client, task.step, reasons[-1] if reasons else "its worker died")
+                    for call, reasons in zip(unit, doomed, strict=True)
+                ]
+                continue
+            home = self._homes.get(unit[0].client)
+            if home is None:
+                free.append(place)
+            else:
+                own[home].append(place)
+                load[home] += self._cost(task, unit)
+        self._even_out(task, own, load)
+        if task.window is None:
+            free.sort(key=lambda place: -self._cost(task, task.units[place]))
+        return own, deque(free)
+
+    def _even_out(self, task: Task, own: list[deque[int]], load: list[float]) -> None:
+        """Move clients from the fullest worker to the emptiest while that shortens the round by a tenth."""
+        while len(own) > 1:
+            full = max(range(len(load)), key=load.__getitem__)
+            empty = min(range(len(load)), key=load.__getitem__)
+            gap = load[full] - load[empty]
+            movable = [(self._cost(task, task.units[place]), place) for place in own[full]]
+            fitting = [(cost, place) for cost, place in movable if 0 < cost < gap]
+            if gap < 0.1 * load[full] + FLUSH_SECONDS or not fitting:
+                return
+            cost, place = min(fitting, key=lambda item: abs(item[0] - gap / 2))
+            if load[full] - max(load[full] - cost, load[empty] + cost) < 0.1 * load[full]:
+                return
+            for call in task.units[place]:
+                self._move(call.client, full, empty)
+            own[full].remove(place)
+            own[empty].append(place)
+            load[full] -= cost
+            load[empty] += cost
+
+    def _move(self, client: int, source: int, target: int) -> None:
+        old, new = self._workers[source], self._workers[target]
+        old.pipe.send_bytes(pack({"do": "release", "client": client}))
+        head, _ = unpack(old.pipe.recv_bytes())
+        new.pipe.send_bytes(pack({"do": "receive", "client": client, **head}))
+        self._homes[client] = target
+
+    def _cost(self, task: Task, unit: Sequence[Call]) -> float:
+        """Seconds that this unit took last time."""
+        return sum(self._seconds.get((task.step, call.client), 0.0) for call in unit)
+
+    def _hand_out(self, task: Task, own: list[deque[int]], free: deque[int], next_place: int) -> None:
+        limit = len(task.units) if task.window is None else next_place + task.window
+        for worker, mine in zip(self._workers, own, strict=True):
+            while worker.frames_ahead < AHEAD:
+                batch: list[int] = []
+                cost = 0.0
+                while (source := next((q for q in (mine, free) if q and q[0] < limit), None)) and (
+                    not batch or cost < FLUSH_SECONDS
+                ):
+                    place = source.popleft()
+                    batch.append(place)
+                    # What was never timed travels alone; what is known to be short travels in company.
+                    cost += self._cost(task, task.units[place]) or FLUSH_SECONDS
+                if not batch:
+                    break
+                self._send(worker, task, batch)
+
+    def _send(self, worker: _Worker, task: Task, batch: Sequence[int]) -> None:
+        if not worker.under_way:
+            worker.heard = time.monotonic()
+        try:
+            if worker.task is not task:
+                moment = [task.moment.round, task.moment.sequence, task.moment.measuring]
+                head = {"do": "task", "step": task.step, "moment": moment, "examining": task.examining}
+                blobs = [] if self._common_file else [task.common]
+                worker.pipe.send_bytes(pack({**head, "file": self._common_file}, blobs))
+                worker.task = task
+            units = [(place, task.units[place]) for place in batch]
+            worker.pipe.send_bytes(write_units(units, self._folder))
+        except OSError:
+            pass  # it died; `_collect` sees the closed pipe and knows what to do
+        worker.sent += 1
+        worker.under_way.update(dict.fromkeys(batch, worker.sent))
+
+    def _collect(self, task: Task, done: dict[int, list[Outcome]], free: deque[int]) -> None:
+        """Wait for the next answers, or for a worker that died or does not answer in time."""
+        busy = {worker.pipe: worker for worker in self._workers if worker.under_way}
+        for pipe in wait(list(busy), self._patience()):
+            worker = busy[pipe]  # type: ignore[index]
+            try:
+                frame = worker.pipe.recv_bytes()
+            except (EOFError, OSError):
+                self._bury(worker, task, free, done, why=None)
+                continue
+            worker.heard = time.monotonic()
+            head, blobs = unpack(frame)
+            if "error" in head:
+                raise PolyfedError(head["error"])
+            self._note(task, worker, head["outcomes"], blobs, done)
+        if self.timeout is not None:
+            for worker in self._workers:
+                late = time.monotonic() - worker.heard > self.timeout + GRACE_SECONDS
+                if worker.under_way and late:
+                    worker.process.kill()
+                    self._bury(worker, task, free, done, why=too_slow(self.timeout))
+
+    def _patience(self) -> float | None:
+        if self.timeout is None:
+            return None
+        oldest = min(worker.heard for worker in self._workers if worker.under_way)
+        return max(0.0, oldest + self.timeout + GRACE_SECONDS - time.monotonic()) + 0.01
+
+    def _note(
+        self,
+        task: Task,
+        worker: _Worker,
+        outcomes: list[Any],
+        blobs: list[bytes],
+        done: dict[int, list[Outcome]],
+    ) -> None:
+        queue = iter(blobs)
+        number = self._workers.index(worker)
+        for place, rows in outcomes:
+            unit: list[Outcome] = []
+            for row in rows:
+                if len(row) == 2:
+                    client, seconds = row
+                    unit.append(Answer(client, next(queue), seconds))
+                    self._seconds[task.step, client] = seconds
+                else:
+                    unit.append(Failure(*row))
+                if self._keeps:
+                    self._homes[row[0]] = number
+            done[place] = unit
+            del worker.under_way[place]
+
+    # -- death -----------------------------------------------------------------------------------------------
+
+    def _bury(
+        self,
+        worker: _Worker,
+        task: Task,
+        free: deque[int],
+        done: dict[int, list[Outcome]],
+        why: str | None,
+    ) -> None:
+        """A worker died: start another, and see to what it was doing."""
+        worker.process.join(timeout=5)
+        reason = why or f"its worker died ({_exit(worker.process.exitcode)})"
+        lost = list(worker.under_way)
+        number = self._workers.index(worker)
+        worker.pipe.close()
+        self._workers[number] = self._start()
+        guilty = task.units[lost[0]]
+        for call in guilty:
+            deaths = self._deaths.setdefault(self._moment(task, call), [])
+            deaths += [reason] * (1 if why is None else DEATHS_ALLOWED + 1)
+        if self._keeps:
+            self._homes.clear()
+            raise WorkerLost(f"{reason} in round {task.moment.round}, step {task.step}")
+        twice = len(self._deaths[self._moment(task, guilty[0])]) > DEATHS_ALLOWED
+        if twice:
+            done[lost[0]] = [Failure(call.client, task.step, reason) for call in guilty]
+        free.extendleft(reversed(lost[1:] if twice else lost))
+
+    def _drain(self) -> None:
+        """Let workers finish what nobody waits for any more."""
+        for worker in self._workers:
+            while worker.under_way:
+                try:
+                    head, _ = unpack(worker.pipe.recv_bytes())
+                except (EOFError, OSError):
+                    break
+                if "error" in head:
+                    break
+                for place, _ in head["outcomes"]:
+                    worker.under_way.pop(place, None)
+            worker.under_way.clear()
+
+    @staticmethod
+    def _moment(task: Task, call: Call) -> tuple[int, int, int]:
+        return task.moment.round, task.moment.sequence, call.client
+
+    # -- states ----------------------------------------------------------------------------------------------
+
+    def save(self, directory: Path, label: str) -> list[SavedState]:
+        for worker in self._workers:
+            worker.pipe.send_bytes(pack({"do": "save", "directory": str(directory), "label": label}))
+        saved: list[SavedState] = []
+        errors: list[str] = []
+        for worker in self._workers:
+            try:
+                head, _ = unpack(worker.pipe.recv_bytes())
+            except (EOFError, OSError) as error:
+                raise WorkerLost("a worker died while saving") from error
+            if "error" in head:
+                errors.append(head["error"])
+            else:
+                saved += [SavedState(*row) for row in head["saved"]]
+        if errors:
+            raise RunError(f"cannot write a checkpoint: {errors[0]}")
+        return sorted(saved, key=lambda state: state.client)
+
+    def restore(self, states: Mapping[int, Path]) -> None:
+        self._homes.clear()
+        frame = pack({"do": "restore", "states": {str(index): str(path) for index, path in states.items()}})
+        for number, worker in enumerate(self._workers):
+            if not worker.process.is_alive():
+                worker.pipe.close()
+                self._workers[number] = worker = self._start()
+            worker.pipe.send_bytes(frame)
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _exit(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"signal {signal.Signals(-code).name}"
+    return f"exit code {code}"

@@ -1,0 +1,121 @@
+"""A worker process of the pool: a host that is told what to do through a pipe."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from polyfed.engines.engine import Answer, Call, Outcome, Task
+from polyfed.engines.frames import pack, unpack
+from polyfed.engines.host import Host, describe
+from polyfed.nodes import Moment
+
+FLUSH_SECONDS = 0.002  # answers of steps shorter than this travel together
+
+
+def work(make_host: Callable[[], Host], pipe: Connection, others: Sequence[Connection], folder: Path) -> None:
+    """Serve until the pipe is closed. `others` are the pool's ends of pipes, inherited by a fork.
+
+    They must be closed here: else a worker would outlive a pool that was killed.
+    """
+    torch.set_num_threads(1)  # first of all: a fork of a process with threads hangs at its first threaded op
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pool's business
+    for other in others:
+        other.close()
+    host = make_host()
+    task: Task | None = None
+    while True:
+        try:
+            frame = pipe.recv_bytes()
+        except (EOFError, OSError):
+            return
+        head, blobs = unpack(frame)
+        match head.pop("do"):
+            case "task":
+                common = Path(head["file"]).read_bytes() if head["file"] else blobs[0]
+                task = Task(head["step"], Moment(*head["moment"]), common, (), head["examining"])
+            case "units":
+                assert task is not None
+                _run_units(host, task, read_units(head, blobs), pipe, folder)
+            case "save":
+                pipe.send_bytes(_saved(host, Path(head["directory"]), head["label"]))
+            case "restore":
+                host.restore({int(index): Path(path) for index, path in head["states"].items()})
+            case "release":
+                path, changed = host.release(head["client"])
+                pipe.send_bytes(pack({"path": str(path) if path else None, "changed": changed}))
+            case "receive":
+                host.receive(head["client"], Path(head["path"]) if head["path"] else None, head["changed"])
+
+
+def _run_units(host: Host, task: Task, units: Sequence[tuple[int, list[Call]]], pipe: Connection, folder: Path) -> None:
+    waiting: list[tuple[int, list[Outcome]]] = []
+    flushed = time.perf_counter()
+    for number, (place, unit) in enumerate(units):
+        try:
+            waiting.append((place, host.run_unit(task, unit)))
+        except Exception as error:
+            pipe.send_bytes(pack({"error": describe(error)}))
+            return
+        if time.perf_counter() - flushed > FLUSH_SECONDS or number == len(units) - 1:
+            pipe.send_bytes(write_outcomes(waiting, folder))
+            waiting = []
+            flushed = time.perf_counter()
+
+
+def _saved(host: Host, directory: Path, label: str) -> bytes:
+    try:
+        saved = host.save(directory, label)
+    except OSError as error:
+        return pack({"error": describe(error)})
+    return pack({"saved": [[state.client, state.file, state.digest] for state in saved]})
+
+
+def write_units(units: Sequence[tuple[int, Sequence[Call]]], folder: Path) -> bytes:
+    """A frame of units, each with its place in the task."""
+    heads: list[Any] = []
+    blobs: list[bytes] = []
+    for place, unit in units:
+        calls = []
+        for call in unit:
+            calls.append([call.client, [sender for sender, _ in call.heard]])
+            blobs += [call.own, *(data for _, data in call.heard)]
+        heads.append([place, calls])
+    return pack({"do": "units", "units": heads}, blobs, folder)
+
+
+def read_units(head: dict[str, Any], blobs: list[bytes]) -> list[tuple[int, list[Call]]]:
+    """What `write_units` wrote."""
+    queue = iter(blobs)
+    return [
+        (
+            place,
+            [
+                Call(client, next(queue), tuple((sender, next(queue)) for sender in senders))
+                for client, senders in calls
+            ],
+        )
+        for place, calls in head["units"]
+    ]
+
+
+def write_outcomes(outcomes: Sequence[tuple[int, list[Outcome]]], folder: Path) -> bytes:
+    """A frame of the outcomes of some units."""
+    heads: list[Any] = []
+    blobs: list[bytes] = []
+    for place, unit in outcomes:
+        rows: list[Any] = []
+        for outcome in unit:
+            if isinstance(outcome, Answer):
+                rows.append([outcome.client, outcome.seconds])
+                blobs.append(outcome.reply)
+            else:
+                rows.append([outcome.client, outcome.step, outcome.reason])
+        heads.append([place, rows])
+    return pack({"outcomes": heads}, blobs, folder)

@@ -1,0 +1,65 @@
+"""Every error that polyfed raises on purpose.
+
+    PolyfedError
+    ├── UserError            something to mend in what polyfed was given; the command line exits with 2
+    │   ├── ConfigError      a run file, an override, an argument
+    │   ├── DataError        a data set, a partition, a public set
+    │   ├── ModelError       a model that is unknown or does not fit its input or its peers
+    │   ├── MethodError      a method whose needs are not met, or which sends what it did not declare
+    │   ├── CheckpointError  a run directory that is missing, truncated or edited
+    │   └── RunError         a run that cannot go on: a full disk, every client failing
+    ├── MessageError         bytes that are not a message of ours
+    └── WorkerLost           a worker process ended in the middle of a step
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PolyfedError(Exception):
+    """The root of all errors that polyfed raises on purpose."""
+
+
+class UserError(PolyfedError):
+    """Something to mend in what polyfed was given: one line that says what and how."""
+
+
+class ConfigError(UserError):
+    """A run file, an override or an argument that cannot be used."""
+
+
+class DataError(UserError):
+    """A data set, a partition or a public set that cannot be used."""
+
+
+class ModelError(UserError):
+    """A model that is unknown, or that does not fit its input or its peers."""
+
+
+class MethodError(UserError):
+    """A method whose needs are not met, or which sends what it did not declare."""
+
+
+class CheckpointError(UserError):
+    """A run directory that is missing, truncated or edited."""
+
+
+class RunError(UserError):
+    """A run that cannot go on: a full disk, every client failing."""
+
+
+class MessageError(PolyfedError):
+    """Bytes that are not a message of ours."""
+
+
+class WorkerLost(PolyfedError):
+    """A worker process ended in the middle of a step; the run goes back to its last checkpoint."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint for a word that is not known: the nearest one, or all there are."""
+    choices = sorted(known)
+    close = difflib.get_close_matches(word, choices, n=1, cutoff=0.5)
+    return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(choices)}"

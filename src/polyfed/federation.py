@@ -1,0 +1,304 @@
+"""Sets a federation up: data, who holds what of it, who trains which model. Clients are made on demand."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+
+from polyfed import data, learn, models
+from polyfed.config import RunConfig, pick_device
+from polyfed.data import DataSet, Rows
+from polyfed.engines.pool import cores
+from polyfed.errors import ConfigError, MethodError, ModelError, nearest
+from polyfed.fleet import Cohorts
+from polyfed.method import Method, Need
+from polyfed.nodes import Client, Holdings, Roster, Server, client_name
+from polyfed.seeds import Seeds
+
+ModelMaker: TypeAlias = Callable[[], nn.Module] | nn.Module
+
+HOLDINGS_KEPT = 4096
+STACK_MOST = 10  # more clients in one stack measured no faster
+
+
+class Federation:
+    """All that a run is made of, worked out from its config and, from Python, the user's own data and models."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        given_data: Any = None,
+        given_models: Mapping[str, ModelMaker] | None = None,
+    ) -> None:
+        self.seeds = Seeds(config.seed)
+        self.device = pick_device(config.device)
+        self.makers = dict(given_models or {})
+        self._load_data(config, given_data)
+        self.config = config
+        self._assign_models()
+        self.method = config.make_method()
+        self._check_needs()
+        self._holdings: OrderedDict[int, Holdings] = OrderedDict()
+        self.roster = Roster(_Samples(self), self.architectures, self.which)
+        self.config = self._resolved()
+
+    # -- data ------------------------------------------------------------------------------------------------
+
+    def _load_data(self, config: RunConfig, given: Any) -> None:
+        wanted = config.data
+        source = wanted.source if given is None else given
+        options: dict[str, Any] = {"image": wanted.image, "label": wanted.label, "size": wanted.size}
+        settings = wanted.partition
+        if isinstance(settings, data.Natural):
+            options["columns"] = (settings.column,)
+        self.dataset: DataSet = data.load(source, "train", limit=wanted.limit, **options)
+        has_test = data.has_split(source, "test")
+        self._test_set = data.load(source, "test", **options) if has_test else None
+        self.shared_origin = isinstance(settings, data.Rotated) and settings.shared_split
+        if isinstance(settings, data.Rotated):
+            self.dataset = data.prepare(settings, self.dataset)
+            self._test_set = None  # each domain is tested on its own rows, and all on everybody's
+        self.labels = self.dataset.need_labels()
+        self.public, private = data.make_public(wanted.public, self.dataset, self.seeds.numpy("public"))
+        self.partition = data.make_partition(
+            settings, self.dataset, wanted.client_count(), self.seeds.numpy("partition"), rows=private
+        )
+        self.clients = len(self.partition)
+
+    def holdings(self, index: int) -> Holdings:
+        """What a client can see."""
+        known = self._holdings.get(index)
+        if known is None:
+            train, validation, test = self._split(index)
+            known = Holdings(
+                train=self.dataset.rows(train),
+                validation=self.dataset.rows(validation),
+                test=self.dataset.rows(test),
+                whole_test=self.whole_test,
+                public=self.public,
+                everyone=self.everyone if Need.ALL_DATA in self.method.needs else None,
+            )
+            self._holdings[index] = known
+            if len(self._holdings) > HOLDINGS_KEPT:
+                self._holdings.popitem(last=False)
+        return known
+
+    def _split(self, index: int) -> tuple[Any, Any, Any]:
+        wanted = self.config.data
+        # Rotated copies of one image must fall on the same side in every domain, hence one stream for all.
+        rng = self.seeds.numpy("split") if self.shared_origin else self.seeds.numpy("split", index)
+        origin = self.dataset.column("origin") if self.shared_origin else None
+        return data.split_client(
+            self.partition.rows(index), self.labels, wanted.validation, wanted.test, rng, by=origin
+        )
+
+    @functools.cached_property
+    def whole_test(self) -> Rows:
+        """The data set's own test split; where there is none, all clients' test rows together."""
+        if self._test_set is not None:
+            rows = self._test_set.rows()
+        else:
+            rows = self.dataset.rows(np.concatenate([self._split(index)[2] for index in range(self.clients)]))
+        most = self.config.evaluate.test_rows
+        if most is not None and most < len(rows):
+            chosen = self.seeds.numpy("test rows").choice(len(rows), most, replace=False)
+            rows = rows[np.sort(chosen)]
+        return rows
+
+    @functools.cached_property
+    def everyone(self) -> Rows:
+        """Everybody's training rows in one place."""
+        return self.dataset.rows(np.concatenate([self._split(index)[0] for index in range(self.clients)]))
+
+    # -- models ----------------------------------------------------------------------------------------------
+
+    def _assign_models(self) -> None:
+        wanted = self.config.models
+        names = list(self.makers) or list(wanted.names)
+        by_name = _by_name(wanted.clients, self.clients)
+        names += [name for name in dict.fromkeys(by_name.values()) if name not in names]
+        self.shape = self.dataset.shape
+        self.outputs = len(self.dataset.classes)
+        dealt = len(self.makers) or len(wanted.names)
+        self.which = models.assign_models(
+            names[:dealt],
+            self.clients,
+            wanted.assign,
+            rng=self.seeds.numpy("models"),
+            budgets=[wanted.budget_of(index) for index in range(self.clients)] if wanted.budgets else None,
+            shape=self.shape,
+            outputs=self.outputs,
+            norm=wanted.norm,
+            batch=self.config.training.batch,
+        )
+        for index, name in by_name.items():
+            self.which[index] = names.index(name)
+        used = np.unique(self.which)
+        self.architectures = tuple(names[place] for place in used)
+        self.which = np.searchsorted(used, self.which)
+        for name in {*self.architectures, *([wanted.server] if wanted.server else [])}:
+            outputs = models.output_count(self.build(name), self.shape)
+            if outputs != self.outputs:
+                raise ModelError(
+                    f"model '{name}' has {outputs} outputs, but the data have {self.outputs} classes:"
+                    f" give it {self.outputs}"
+                )
+
+    def architecture(self, index: int) -> str:
+        return self.architectures[int(self.which[index])]
+
+    def build(self, architecture: str) -> nn.Module:
+        return self._built(architecture, "model", architecture)
+
+    def own_model(self, index: int) -> nn.Module:
+        return self._built(self.architecture(index), "own model", client_name(index))
+
+    def _built(self, architecture: str, *seed: str) -> nn.Module:
+        maker = self.makers.get(architecture)
+        if maker is None:
+            model: nn.Module = models.build(
+                architecture,
+                self.shape,
+                self.outputs,
+                norm=self.config.models.norm,
+                generator=self.seeds.torch(*seed),
+            )
+        elif isinstance(maker, nn.Module):
+            model = copy.deepcopy(maker)
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(self.seeds.number(*seed))
+                model = maker()
+            if not isinstance(model, nn.Module):
+                raise ModelError(f"model '{architecture}' gave a {type(model).__name__}, not an nn.Module")
+            model = model.to(memory_format=models.memory_format(model))
+        return model.to(self.device)
+
+    # -- nodes -----------------------------------------------------------------------------------------------
+
+    def client(self, index: int, model: nn.Module) -> Client:
+        return Client(
+            facts=self.roster[index],
+            model=model,
+            data=self.holdings(index),
+            seeds=self.seeds,
+            device=self.device,
+            build=self.build,
+            budget=self.config.models.budget_of(index),
+        )
+
+    def server(self) -> Server:
+        name = self.config.models.server
+        return Server(
+            roster=self.roster,
+            seeds=self.seeds,
+            device=self.device,
+            build=self.build,
+            model=self._built(name, "server model") if name else None,
+            architecture=name,
+            public=self.public,
+        )
+
+    def cohorts(self) -> Cohorts:
+        """Who takes part, from the config."""
+        wanted = self.config.cohort
+        weak: list[int] | None = None
+        if wanted.dropout_by == "budget" and wanted.dropout:
+            if not self.config.models.budgets:
+                raise ConfigError("cohort.dropout_by: budget needs models.budgets")
+            budgets = [self.config.models.budget_of(index) for index in range(self.clients)]
+            order = sorted(range(self.clients), key=lambda index: (_strength(budgets[index]), index))
+            weak = order[: round(wanted.dropout * self.clients)]
+        return Cohorts(wanted.size(self.clients), wanted.dropout, weak)
+
+    def scored_clients(self) -> list[int]:
+        """The clients that are looked at: all, or as many as the config allows, drawn once."""
+        most = self.config.evaluate.clients
+        if self.clients <= most:
+            return list(range(self.clients))
+        drawn = self.seeds.numpy("scored clients").choice(self.clients, most, replace=False)
+        return sorted(int(index) for index in drawn)
+
+    # -- checks ----------------------------------------------------------------------------------------------
+
+    def _check_needs(self) -> None:
+        """A method's needs are met before a run starts."""
+        method = self.method
+        needs = method.needs
+        name = method.name
+        if Need.COMMON_ARCHITECTURE in needs and len(self.architectures) > 1:
+            raise MethodError(
+                f"{name} needs one architecture for all, here are {len(self.architectures)}"
+                f" ({', '.join(self.architectures)}): set models.names to one of them"
+                + (" or method.within=architecture" if "within" in method.Settings.model_fields else "")
+            )
+        if Need.PUBLIC in needs and self.public is None:
+            raise MethodError(f"{name} needs public data: set data.public.source=share and data.public.share=0.1, or name a data set")
+        if Need.PUBLIC_LABELS in needs and self.public is not None and self.public.dataset.labels is None:
+            raise MethodError(f"{name} needs labels on the public data: set data.public.labels=own")
+        if Need.SERVER_MODEL in needs and self.config.models.server is None:
+            raise MethodError(f"{name} needs a server model: set models.server")
+        self.config.cohort.size(self.clients)
+
+    def _resolved(self) -> RunConfig:
+        """The config with every `auto` decided: what changes the arithmetic is part of it."""
+        stack = self.config.stack
+        if stack == "auto":
+            stack = self._stack() if learn.can_stack(self.config.training) else 1
+        return self.config.model_copy(update={"stack": stack, "device": self.device.type})
+
+    def _stack(self) -> int:
+        cohort = self.config.cohort.size(self.clients)
+        return min(STACK_MOST, max(1, -(-cohort // cores()))) if self.stackable() else 1
+
+    def stackable(self) -> frozenset[str]:
+        """The architectures whose clients can be trained stacked."""
+        return frozenset(
+            name for name in self.architectures if getattr(self.build(name), "stackable", False)
+        )
+
+    @property
+    def device_type(self) -> str:
+        return self.device.type
+
+
+class _Samples(Sequence[int]):
+    """How many rows each client trains on, worked out when asked."""
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
+
+    def __len__(self) -> int:
+        return self.federation.clients
+
+    def __getitem__(self, index: Any) -> Any:
+        return len(self.federation.holdings(int(index)).train)
+
+
+def _by_name(wanted: Mapping[str, str], clients: int) -> dict[int, str]:
+    """{"0-5": a, "client-7": b} as one name a client."""
+    chosen: dict[int, str] = {}
+    for key, name in wanted.items():
+        first, dash, last = key.removeprefix("client-").partition("-")
+        try:
+            span = range(int(first), int(last if dash else first) + 1)
+        except ValueError:
+            raise ConfigError(f"models.clients: '{key}' is no client; write 7, client-7 or 0-5") from None
+        if not span or span[-1] >= clients:
+            raise ConfigError(f"models.clients: '{key}' is not within the {clients} clients (0-{clients - 1})")
+        chosen.update(dict.fromkeys(span, name))
+    return chosen
+
+
+def _strength(budget: models.Budget) -> tuple[float, float, float]:
+    limits = (budget.parameters, budget.macs, budget.memory_bytes)
+    first, second, third = (float("inf") if limit is None else float(limit) for limit in limits)
+    return first, second, third

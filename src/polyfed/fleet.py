@@ -1,0 +1,282 @@
+"""What a method sees of the others: it samples a cohort, asks, streams, lets peers gossip.
+
+Replies come in the clients' order, never in the order of arrival. A client that fails is left out of the replies,
+with its reason in the run's history.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from polyfed.engines import Answer, Call, Engine, Failure, Outcome, Task
+from polyfed.errors import MethodError, RunError
+from polyfed.ledger import Ledger, Purpose
+from polyfed.message import EMPTY, Fields, Weights, bytes_by_kind, decode, encode
+from polyfed.method import MEASURED, Examination, Method, Step
+from polyfed.nodes import Facts, Measurement, Moment, Roster, Server
+from polyfed.seeds import Seeds
+from polyfed.topology import TopologyName, neighbours
+
+STREAM_WINDOW = 32  # replies under way ahead of the one that is being folded in
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one client answered: `reply["logits"]`, and who it was: `reply.client`."""
+
+    client: Facts
+    fields: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.fields[name]
+
+
+@dataclass(frozen=True)
+class Cohorts:
+    """Who takes part: how many are sampled each round, and which of them drop out."""
+
+    count: int
+    dropout: float = 0.0
+    weak: Sequence[int] | None = None
+    """With drop-out by budget: the clients too weak to take part, for good. Else everyone drops out by chance."""
+
+
+class Fleet:
+    """The clients as a method sees them. Nothing here knows which engine carries a step."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        method: Method,
+        roster: Roster,
+        seeds: Seeds,
+        ledger: Ledger,
+        cohorts: Cohorts,
+        stack: int = 1,
+        stackable: frozenset[str] = frozenset(),
+    ) -> None:
+        self.engine = engine
+        self.method = method
+        self.roster = roster
+        self.seeds = seeds
+        self.ledger = ledger
+        self.cohorts = cohorts
+        self.stack = stack
+        self.stackable = stackable
+        self.round = 0
+        self.measuring = False
+        self.failures: list[Failure] = []
+        self.measured: defaultdict[str, dict[int, Measurement]] = defaultdict(dict)
+        self._sequence = 0
+
+    def begin(self, number: int, *, measuring: bool) -> None:
+        """A new round: its random streams, its failures, its measurements."""
+        self.round = number
+        self.measuring = measuring
+        self.failures = []
+        self.measured.clear()
+        self._sequence = 0
+
+    # -- who -------------------------------------------------------------------------------------------------
+
+    def everyone(self) -> list[Facts]:
+        """All clients, drop-outs included. Costs the whole population: for set-up, not for rounds."""
+        return list(self.roster)
+
+    def sample(self) -> list[Facts]:
+        """This round's cohort, in the clients' order. The same each time it is asked in one round."""
+        rng = self.seeds.numpy("cohort", self.round)
+        population = len(self.roster)
+        if self.cohorts.count == population:
+            chosen = list(range(population))
+        else:
+            chosen = sorted(rng.choice(population, self.cohorts.count, replace=False, shuffle=False).tolist())
+        weak = self.cohorts.weak
+        if weak is not None:
+            absent = set(weak)
+        else:
+            gone = round(self.cohorts.dropout * len(chosen))
+            absent = set(rng.choice(chosen, gone, replace=False).tolist()) if gone else set()
+        present = [self.roster[index] for index in chosen if index not in absent]
+        if not present:
+            raise RunError(f"round {self.round}: every client dropped out; lower cohort.dropout")
+        return present
+
+    # -- asking ----------------------------------------------------------------------------------------------
+
+    def ask(
+        self,
+        step: Step,
+        to: Sequence[Facts],
+        each: Callable[[Facts], Fields] | None = None,
+        **payload: Any,
+    ) -> list[Reply]:
+        """Run a client step on each of these clients and give back their replies.
+
+        `payload` goes to all of them (and is encoded once); `each(client)` adds what goes to one alone.
+        """
+        return list(self._replies(step, to, each, payload, window=None))
+
+    def stream(
+        self,
+        step: Step,
+        to: Sequence[Facts],
+        each: Callable[[Facts], Fields] | None = None,
+        **payload: Any,
+    ) -> Iterator[Reply]:
+        """As `ask`, one reply after the other: a large cohort's replies are never in memory at once."""
+        return self._replies(step, to, each, payload, window=STREAM_WINDOW)
+
+    def gossip(
+        self,
+        say: Step,
+        hear: Step,
+        topology: TopologyName,
+        among: Sequence[Facts],
+        **payload: Any,
+    ) -> None:
+        """Every peer says something, then hears what its neighbours said: `hear(me, heard=[(name, fields), …])`."""
+        places = {facts.index: facts for facts in among}
+        links = neighbours(topology, list(places), self.seeds.torch("topology", self.round, self._sequence))
+        listeners = {index: sum(index in heard for heard in links.values()) for index in links}
+        said: dict[int, bytes] = {}
+        for outcome in self._outcomes(say, among, None, payload, window=None):
+            if isinstance(outcome, Answer):
+                self._receive(outcome, "training", times=listeners[outcome.client])
+                said[outcome.client] = outcome.reply
+        heard = {
+            index: tuple((places[other].name, said[other]) for other in links[index] if other in said)
+            for index in links
+        }
+        hearing = [facts for facts in among if heard[facts.index]]
+        for outcome in self._outcomes(hear, hearing, None, {}, window=None, heard=heard):
+            if isinstance(outcome, Answer):
+                self._receive(outcome, "training")
+
+    def _replies(
+        self,
+        step: Step,
+        to: Sequence[Facts],
+        each: Callable[[Facts], Fields] | None,
+        payload: Fields,
+        window: int | None,
+        purpose: Purpose = "training",
+    ) -> Iterator[Reply]:
+        for outcome in self._outcomes(step, to, each, payload, window, purpose=purpose):
+            if isinstance(outcome, Answer):
+                yield self._receive(outcome, purpose)
+
+    def _outcomes(
+        self,
+        step: Step,
+        to: Sequence[Facts],
+        each: Callable[[Facts], Fields] | None,
+        payload: Fields,
+        window: int | None,
+        *,
+        purpose: Purpose = "training",
+        heard: Mapping[int, tuple[tuple[str, bytes], ...]] | None = None,
+    ) -> Iterator[Outcome]:
+        if not getattr(step, "is_client_step", False):
+            raise MethodError(f"'{step.__name__}' is not a client step: mark it with @client_step")
+        self._sequence += 1
+        calls = []
+        common = encode(payload)
+        owner: Method = step.__self__  # type: ignore[attr-defined]
+        kinds = owner.kinds_down()
+        down = bytes_by_kind(payload, len(common), kinds)
+        for facts in to:
+            own = each(facts) if each is not None else {}
+            data = encode(own) if own else EMPTY
+            listened = heard[facts.index] if heard is not None else ()
+            calls.append(Call(facts.index, data, listened))
+            self.ledger.count(facts.name, "down", down, purpose)
+            if own:
+                self.ledger.count(facts.name, "down", bytes_by_kind(own, len(data), kinds), purpose)
+            for _, message in listened:
+                sizes = bytes_by_kind(decode(message), len(message), kinds)
+                self.ledger.count(facts.name, "down", sizes, purpose)
+        task = Task(
+            step=step.__name__,
+            moment=Moment(self.round, self._sequence, self.measuring),
+            common=common,
+            units=self._units(step, to, calls),
+            examining=isinstance(owner, Examination),
+            window=window,
+        )
+        failed = 0
+        for outcome in self.engine.run(task):
+            if isinstance(outcome, Failure):
+                failed += 1
+                self.failures.append(outcome)
+            yield outcome
+        if failed and failed == len(calls):
+            last = self.failures[-1]
+            who = "the only client" if failed == 1 else f"all {failed} clients"
+            raise RunError(f"{who} failed in round {self.round}, step '{last.step}': {last.reason}")
+
+    def _units(self, step: Step, to: Sequence[Facts], calls: Sequence[Call]) -> list[list[Call]]:
+        """One call a unit; or up to `stack` neighbours of one architecture, where the step can stack them."""
+        if self.stack <= 1 or not hasattr(step, "together"):
+            return [[call] for call in calls]
+        units: list[list[Call]] = []
+        last: str | None = None
+        for facts, call in zip(to, calls, strict=True):
+            same = facts.architecture == last and last in self.stackable
+            if same and len(units[-1]) < self.stack:
+                units[-1].append(call)
+            else:
+                units.append([call])
+            last = facts.architecture
+        return units
+
+    def _receive(self, answer: Answer, purpose: Purpose, times: int = 1) -> Reply:
+        facts = self.roster[answer.client]
+        fields = decode(answer.reply)
+        kinds = {**self.method.sends, **Examination.sends}
+        sizes = bytes_by_kind(fields, len(answer.reply), kinds)
+        self.ledger.count(facts.name, "up", sizes, purpose, times)
+        for stage, measurement in fields.pop(MEASURED, {}).items():
+            self.measured[stage][answer.client] = measurement
+        return Reply(facts, fields)
+
+    # -- looking at the models -------------------------------------------------------------------------------
+
+    def examine(self, clients: Sequence[Facts], server: Server, whole_rows: int) -> dict[int, Measurement]:
+        """Every client's accuracy with the model it would use now; costs the method nothing in the ledger."""
+        examination = Examination(Examination.Settings(), self.method.training)
+        groups: dict[str | None, list[Facts]] = defaultdict(list)
+        served: dict[str, Weights] = {}
+        for facts in clients:
+            weights = self.method.serves(server, facts)
+            groups[None if weights is None else facts.architecture].append(facts)
+            if weights is not None:
+                served[facts.architecture] = weights
+        scores: dict[int, Measurement] = {}
+        for architecture, members in groups.items():
+            if architecture is None:
+                list(self._replies(examination.examine, members, None, {}, None, "evaluation"))
+                scores.update(self.measured.pop("", {}))
+            else:
+                scores.update(self.examine_shared(members, architecture, served[architecture], whole_rows))
+        return scores
+
+    def examine_shared(
+        self, members: Sequence[Facts], architecture: str, weights: Weights, whole_rows: int
+    ) -> dict[int, Measurement]:
+        """One model for many: the whole test set is cut into parts, each scored by another member."""
+        examination = Examination(Examination.Settings(), self.method.training)
+        cuts = [place * whole_rows // len(members) for place in range(len(members) + 1)]
+        parts = {facts.index: [cuts[place], cuts[place + 1]] for place, facts in enumerate(members)}
+        payload = {"architecture": architecture, "weights": weights}
+        each = lambda facts: {"part": parts[facts.index]}  # noqa: E731
+        list(self._replies(examination.examine, members, each, payload, None, "evaluation"))
+        scores = self.measured.pop("", {})
+        whole = [score["whole"] for score in scores.values() if "whole" in score]
+        if whole:
+            total = [sum(part[0] for part in whole), sum(part[1] for part in whole)]
+            scores = {index: {**score, "whole": total} for index, score in scores.items()}
+        return scores

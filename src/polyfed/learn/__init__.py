@@ -1,0 +1,24 @@
+"""Plain PyTorch learning: takes models and tensors, knows nothing of federations."""
+
+from polyfed.learn.evaluate import predict, score
+from polyfed.learn.stacked import can_stack, supervised_together
+from polyfed.learn.statistics import recompute_statistics
+from polyfed.learn.supervised import ExtraLoss, supervised
+from polyfed.learn.training import Training
+from polyfed.learn.weights import WeightedMean, is_statistic, load_weights, norm_entries, weights_of
+
+__all__ = [
+    "ExtraLoss",
+    "Training",
+    "WeightedMean",
+    "can_stack",
+    "is_statistic",
+    "load_weights",
+    "norm_entries",
+    "predict",
+    "recompute_statistics",
+    "score",
+    "supervised",
+    "supervised_together",
+    "weights_of",
+]

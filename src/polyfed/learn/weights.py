@@ -1,0 +1,83 @@
+"""A model's weights as plain tensors: take them out, put them in, average them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from polyfed.errors import ModelError
+from polyfed.learn.training import BATCH_NORMS
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of every parameter and buffer."""
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, partly: bool = False) -> None:
+    """Copy weights into a model. Names and shapes must agree; `partly` allows some names to be absent."""
+    own = model.state_dict()
+    unknown = weights.keys() - own.keys()
+    absent = set() if partly else own.keys() - weights.keys()
+    if unknown or absent:
+        name = sorted(unknown or absent)[0]
+        raise ModelError(
+            f"weights of another architecture: '{name}' is {'not in' if unknown else 'only in'} {type(model).__name__}"
+        )
+    with torch.no_grad():
+        for name, tensor in weights.items():
+            if own[name].shape != tensor.shape:
+                raise ModelError(
+                    f"weights of another size: '{name}' is {tuple(tensor.shape)}, the model's is {tuple(own[name].shape)}"
+                )
+            own[name].copy_(tensor)
+
+
+def norm_entries(model: nn.Module) -> frozenset[str]:
+    """Names of everything that belongs to a BatchNorm layer: scale, shift and running statistics."""
+    return frozenset(
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in model.named_modules()
+        if isinstance(module, BATCH_NORMS)
+        for name in module.state_dict()
+    )
+
+
+def is_statistic(name: str) -> bool:
+    """Whether this entry of a state dict is a running statistic rather than something trained."""
+    return name.endswith(("running_mean", "running_var", "num_batches_tracked"))
+
+
+class WeightedMean:
+    """The mean of weights as they come, one at a time: a cohort need never be in memory at once.
+
+    Sums are kept in double precision. Whole numbers (BatchNorm's batch counter) are not averaged: the largest
+    is taken.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._dtypes: dict[str, torch.dtype] = {}
+        self.total = 0.0
+
+    def add(self, weights: Mapping[str, Tensor], share: float) -> None:
+        """Add one model with its share (its number of samples, or 1 for a plain mean)."""
+        self.total += share
+        for name, tensor in weights.items():
+            if name not in self._sums:
+                self._dtypes[name] = tensor.dtype
+                summing = torch.float64 if tensor.is_floating_point() else tensor.dtype
+                self._sums[name] = torch.zeros(tensor.shape, dtype=summing)
+            if tensor.is_floating_point():
+                self._sums[name].add_(tensor, alpha=share)
+            else:
+                torch.maximum(self._sums[name], tensor, out=self._sums[name])
+
+    def result(self) -> dict[str, Tensor]:
+        """The mean, in the weights' own precision."""
+        return {
+            name: (total / self.total if total.is_floating_point() else total).to(self._dtypes[name])
+            for name, total in self._sums.items()
+        }

@@ -1,0 +1,171 @@
+"""What may travel between nodes, and how: named fields in safetensors bytes, never pickle.
+
+A message is a set of named fields. A field is a tensor, a number, a text, nothing, or a list or dictionary of
+these. On the wire it is one safetensors blob: the tensors are its tensors, and a JSON skeleton in its metadata
+says where each belongs. `decode` accepts hostile bytes: it raises `MessageError` and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from polyfed.errors import MessageError
+
+Value: TypeAlias = "Tensor | str | int | float | bool | None | Sequence[Value] | Mapping[str, Value]"
+Fields: TypeAlias = Mapping[str, Value]
+Weights: TypeAlias = dict[str, Tensor]
+
+METADATA_KEY = "polyfed"
+
+
+class Kind(StrEnum):
+    """What a field tells about a client. The ledger counts by kind; a node's policy allows by kind."""
+
+    WEIGHTS = "weights"
+    GRADIENTS = "gradients"
+    LOGITS = "logits"
+    POSTERIORS = "posteriors"
+    FEATURES = "features"
+    PROTOTYPES = "prototypes"
+    STATISTICS = "statistics"
+    INDICES = "indices"
+    METRICS = "metrics"
+    CONTROL = "control"
+
+
+def bytes_by_kind(fields: Fields, total: int, kinds: Mapping[str, Kind]) -> dict[Kind, int]:
+    """A message's bytes by kind; what is no field's own (names, shapes, framing) is control. Sums to `total`."""
+    sizes = sizes_of(fields)
+    counts = {Kind.CONTROL: total - sum(sizes.values())}
+    for name, size in sizes.items():
+        kind = kinds.get(name, Kind.CONTROL)
+        counts[kind] = counts.get(kind, 0) + size
+    return {kind: count for kind, count in counts.items() if count}
+
+
+def encode(fields: Fields) -> bytes:
+    """The bytes of a message. Tensors are stored as they are: dtype, shape and every bit."""
+    if not fields:
+        return EMPTY
+    tensors: dict[str, Tensor] = {}
+    skeleton = {name: _fold(value, tensors) for name, value in fields.items()}
+    return safetensors.torch.save(tensors, {METADATA_KEY: json.dumps(skeleton)})
+
+
+def decode(data: bytes) -> dict[str, Any]:
+    """The fields in these bytes, or `MessageError`. Never allocates more than the bytes justify."""
+    if data == EMPTY:
+        return {}
+    try:
+        header = _header(data)
+        skeleton = json.loads(header["__metadata__"][METADATA_KEY])
+        if not isinstance(skeleton, dict):
+            raise MessageError("a message must be a set of named fields")
+        tensors = safetensors.torch.load(data)
+        fields = {name: _unfold(folded, tensors) for name, folded in skeleton.items()}
+        if sum(tensor.nbytes for tensor in tensors_in(fields)) > len(data):
+            raise MessageError("not a message: a tensor is named twice")
+    except MessageError:
+        raise
+    except (SafetensorError, ArithmeticError, LookupError, RecursionError, RuntimeError) as error:
+        raise MessageError(f"not a message: {type(error).__name__}: {error}") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise MessageError(f"not a message: {type(error).__name__}: {error}") from error
+    return fields
+
+
+def sizes_of(fields: Fields) -> dict[str, int]:
+    """How many bytes of a message each field takes: its tensors' bytes, or its JSON where it has none."""
+    return {
+        name: sum(tensor.nbytes for tensor in tensors_in(value)) or len(json.dumps(value, default=lambda _: 0))
+        for name, value in fields.items()
+    }
+
+
+def tensors_in(value: Value) -> Iterator[Tensor]:
+    """Every tensor in a value, however deep."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+
+
+def first_not_finite(fields: Fields) -> str | None:
+    """The name of a field that holds NaN or infinity, if there is one."""
+    for name, value in fields.items():
+        if not _finite(value):
+            return name
+    return None
+
+
+def _finite(value: Value) -> bool:
+    if isinstance(value, Tensor):
+        return not value.is_floating_point() or bool(torch.isfinite(value).all())
+    if isinstance(value, float):
+        return value - value == 0
+    if isinstance(value, Mapping):
+        return all(_finite(item) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return all(_finite(item) for item in value)
+    return True
+
+
+def _fold(value: Value, tensors: dict[str, Tensor]) -> Any:
+    """JSON for a value: a tensor becomes {"t": name}, a dictionary {"d": …}, a list {"l": …}."""
+    if isinstance(value, Tensor):
+        name = str(len(tensors))
+        flat = value.detach().cpu().contiguous()
+        # safetensors refuses tensors that share memory (tied weights, two slices of one batch).
+        storage = flat.untyped_storage().data_ptr()
+        shared = any(storage == other.untyped_storage().data_ptr() for other in tensors.values())
+        tensors[name] = flat.clone() if shared else flat
+        return {"t": name}
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError("the keys of a dictionary that travels must be texts")
+        return {"d": {key: _fold(item, tensors) for key, item in value.items()}}
+    if isinstance(value, (list, tuple)):
+        return {"l": [_fold(item, tensors) for item in value]}
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    raise TypeError(f"{type(value).__name__} cannot travel: use tensors, numbers, texts, lists or dictionaries")
+
+
+def _unfold(folded: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if not isinstance(folded, dict):
+        if isinstance(folded, list):
+            raise MessageError("not a message: a bare list in the skeleton")
+        return folded
+    ((tag, content),) = folded.items()
+    if tag == "t":
+        return tensors[content]
+    if tag == "d":
+        return {key: _unfold(item, tensors) for key, item in content.items()}
+    if tag == "l":
+        return [_unfold(item, tensors) for item in content]
+    raise MessageError(f"not a message: unknown tag {tag!r:.20}")
+
+
+def _header(data: bytes) -> dict[str, Any]:
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length > len(data) - 8:
+        raise MessageError("not a message: truncated")
+    header = json.loads(data[8 : 8 + length])
+    if not isinstance(header, dict):
+        raise MessageError("not a message: no header")
+    return header
+
+
+EMPTY = safetensors.torch.save({}, {METADATA_KEY: "{}"})

@@ -1,0 +1,9 @@
+"""One file per algorithm, each reading like its paper. Importing this package registers them all."""
+
+from polyfed.methods.aggregated import Aggregated
+from polyfed.methods.fedavg import FedAvg
+from polyfed.methods.fedprox import FedProx
+from polyfed.methods.local import Local
+from polyfed.methods.pooled import Pooled
+
+__all__ = ["Aggregated", "FedAvg", "FedProx", "Local", "Pooled"]

@@ -1,0 +1,41 @@
+"""Private plus public data (AGG in FedH2L's tables): what a client gains from the public data alone.
+
+    each round:  every client k:  w_k ← SGD(w_k, D_k ∪ D_public)      nothing travels
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from polyfed import learn
+from polyfed.message import Fields
+from polyfed.method import Method, Need, client_step, register
+from polyfed.nodes import Client, Server
+
+if TYPE_CHECKING:
+    from polyfed.fleet import Fleet
+
+
+@register
+class Aggregated(Method):
+    """Every client trains on its own data and on the labelled public data."""
+
+    name = "aggregated"
+    summary = "every client alone, with the labelled public data added to its own"
+    server = False
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({Need.PUBLIC, Need.PUBLIC_LABELS})
+
+    @client_step
+    def train(self, me: Client) -> Fields:
+        own, public = me.tensors(me.train), me.tensors(me.public)
+        x, y = (torch.cat(parts) for parts in zip(own, public, strict=True))
+        learn.supervised(me.model, x, y, self.training, me.rng("batches"), memory=me.memory)
+        return {}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        fleet.ask(self.train, fleet.sample())

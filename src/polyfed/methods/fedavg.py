@@ -1,0 +1,126 @@
+"""FedAvg (McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", 2017).
+
+    server:  w ← initial weights
+    each round t:
+        S_t ← cohort
+        each client k in S_t:   w_k ← SGD(w, D_k)
+        w ← Σ_k n_k w_k / Σ_k n_k          (or the plain mean)
+
+With clients of several architectures, `within: architecture` averages among the clients of each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from polyfed import learn
+from polyfed.learn import WeightedMean
+from polyfed.message import Fields, Kind, Weights
+from polyfed.method import Method, MethodSettings, Need, client_step, reads_only, register, stacks
+from polyfed.nodes import Client, Facts, Server
+
+if TYPE_CHECKING:
+    from polyfed.fleet import Fleet
+
+
+class FedAvgSettings(MethodSettings):
+    weighting: Literal["samples", "uniform"] = "samples"
+    """Whether a client counts by its number of samples, or all count the same."""
+    within: Literal["all", "architecture"] = "all"
+    """Average over all clients (one architecture), or among the clients of each architecture."""
+    batch_norm: Literal["average", "local", "recompute"] = "average"
+    """BatchNorm layers: average all of them; keep each client's own (FedBN); or average what is trained and
+    recompute the running statistics of the averaged model on the clients' data."""
+
+
+def _train_together(self: FedAvg, us: list[Client], payloads: list[dict[str, Any]]) -> list[Fields]:
+    for me, payload in zip(us, payloads, strict=True):
+        self.start(me, payload["weights"])
+    learn.supervised_together(
+        [me.model for me in us],
+        [me.tensors(me.train) for me in us],
+        self.training,
+        [me.rng("batches") for me in us],
+        proximal=self.proximal,
+    )
+    return [self.finish(me) for me in us]
+
+
+@register
+class FedAvg(Method):
+    """The mean of the clients' weights, round after round."""
+
+    name = "fedavg"
+    summary = "the mean of the clients' weights (McMahan et al. 2017)"
+    sends: ClassVar = {"weights": Kind.WEIGHTS, "statistics": Kind.STATISTICS}
+    Settings = FedAvgSettings
+    settings: FedAvgSettings
+    proximal = 0.0
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({Need.COMMON_ARCHITECTURE} if self.settings.within == "all" else ())
+
+    @property
+    def keeps(self) -> frozenset[str]:
+        return frozenset({"memory"} if self.settings.batch_norm == "local" else ())
+
+    @client_step
+    @stacks(_train_together)
+    def train(self, me: Client, weights: Weights) -> Fields:
+        self.start(me, weights)
+        learn.supervised(me.model, *me.tensors(me.train), self.training, me.rng("batches"), extra=self.penalty(weights))
+        return self.finish(me)
+
+    @client_step
+    @reads_only
+    def restate(self, me: Client, weights: Weights) -> Fields:
+        """The running statistics that the averaged model has on this client's data."""
+        learn.load_weights(me.model, weights)
+        learn.recompute_statistics(me.model, me.inputs(me.train), self.training.batch)
+        own = learn.weights_of(me.model)
+        return {"statistics": {name: own[name] for name in own if learn.is_statistic(name)}}
+
+    def start(self, me: Client, weights: Weights) -> None:
+        learn.load_weights(me.model, weights)
+        learn.load_weights(me.model, me.memory.get("norms", {}), partly=True)
+
+    def finish(self, me: Client) -> Fields:
+        me.measure("trained", whole=False)
+        weights = learn.weights_of(me.model)
+        if self.settings.batch_norm == "local":
+            me.memory["norms"] = {name: weights[name] for name in learn.norm_entries(me.model)}
+        return {"weights": weights}
+
+    def penalty(self, weights: Weights) -> learn.ExtraLoss | None:
+        """FedProx adds one."""
+        return None
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        models = self.models(server)
+        cohort = fleet.sample()
+        for architecture in dict.fromkeys(facts.architecture for facts in cohort):
+            members = [facts for facts in cohort if facts.architecture == architecture]
+            mean = WeightedMean()
+            for reply in fleet.stream(self.train, members, weights=models[architecture]):
+                mean.add(reply["weights"], self.share(reply.client))
+            models[architecture] = mean.result()
+            if self.settings.batch_norm == "recompute":
+                statistics = WeightedMean()
+                for reply in fleet.stream(self.restate, members, weights=models[architecture]):
+                    statistics.add(reply["statistics"], self.share(reply.client))
+                models[architecture] = {**models[architecture], **statistics.result()}
+
+    def share(self, client: Facts) -> float:
+        return client.samples if self.settings.weighting == "samples" else 1.0
+
+    def models(self, server: Server) -> dict[str, Weights]:
+        """The averaged weights of every architecture."""
+        models: dict[str, Weights] = server.memory.setdefault("weights", {})
+        if not models:
+            for architecture in server.roster.architectures:
+                models[architecture] = learn.weights_of(server.build(architecture))
+        return models
+
+    def serves(self, server: Server, client: Facts) -> Weights | None:
+        return self.models(server)[client.architecture]

@@ -1,0 +1,55 @@
+"""Training on everybody's data in one place: the upper bound, fine in a simulation, refused by a deployment.
+
+    each round, for every architecture a:  w_a ← SGD(w_a, D_1 ∪ … ∪ D_N)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from polyfed import learn
+from polyfed.message import Fields, Kind, Weights
+from polyfed.method import Method, Need, client_step, register
+from polyfed.nodes import Client, Facts, Server
+
+if TYPE_CHECKING:
+    from polyfed.fleet import Fleet
+
+
+@register
+class Pooled(Method):
+    """One model an architecture, trained on the data of all clients together."""
+
+    name = "pooled"
+    summary = "one model an architecture on everybody's data: the upper bound"
+    sends: ClassVar = {"weights": Kind.WEIGHTS}
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({Need.ALL_DATA})
+
+    @property
+    def keeps(self) -> frozenset[str]:
+        return frozenset()
+
+    @client_step
+    def train(self, me: Client, weights: Weights | None = None) -> Fields:
+        """One client stands in for the data centre that trains its architecture."""
+        if weights:
+            learn.load_weights(me.model, weights)
+        assert me.data.everyone is not None
+        learn.supervised(me.model, *me.tensors(me.data.everyone), self.training, me.rng("batches"))
+        return {"weights": learn.weights_of(me.model)}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        models: dict[str, Weights] = server.memory.setdefault("weights", {})
+        first = {facts.architecture: facts for facts in reversed(fleet.everyone())}
+        leads = sorted(first.values(), key=lambda facts: facts.index)
+        for reply in fleet.stream(
+            self.train, leads, each=lambda lead: {"weights": models.get(lead.architecture, {})}
+        ):
+            models[reply.client.architecture] = reply["weights"]
+
+    def serves(self, server: Server, client: Facts) -> Weights | None:
+        weights: Weights = server.memory["weights"][client.architecture]
+        return weights

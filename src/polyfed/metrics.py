@@ -1,0 +1,78 @@
+"""What the scores of the clients say: mean, worst, best, spread; AMP, FM, WLP; by architecture.
+
+Accuracies are shares from 0 to 1. `own` is a client's own test rows, `whole` the whole test set.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from polyfed.nodes import Measurement
+
+Summary = dict[str, Any]
+
+
+def accuracy(score: Sequence[int]) -> float:
+    """Right of all."""
+    right, total = score
+    return right / total
+
+
+def spread_of(values: Sequence[float]) -> dict[str, float]:
+    """Mean, worst, best, and spread (population standard deviation) over clients."""
+    return {
+        "mean": statistics.fmean(values),
+        "worst": min(values),
+        "best": max(values),
+        "spread": statistics.pstdev(values),
+    }
+
+
+def amp(scores: Sequence[Sequence[int]]) -> float:
+    """Averaged model performance (paper 001, Definition 1): accuracy over all clients' test rows together."""
+    return sum(right for right, _ in scores) / sum(total for _, total in scores)
+
+
+def fm(scores: Sequence[Sequence[int]]) -> float:
+    """Fairness metric (paper 001, Definition 2): population variance of the clients' accuracies."""
+    return statistics.pvariance([accuracy(score) for score in scores])
+
+
+def wlp(scores: Sequence[Sequence[int]]) -> float:
+    """Worst-case local performance (paper 001, Definition 3): the smallest of the clients' accuracies."""
+    return min(accuracy(score) for score in scores)
+
+
+def summarise(scores: Mapping[int, Measurement], architecture: Callable[[int], str]) -> Summary:
+    """Everything that is reported of one evaluation."""
+    summary: Summary = {}
+    for part in ("own", "whole"):
+        values = [accuracy(score[part]) for score in scores.values() if part in score]
+        if values:
+            summary[part] = spread_of(values)
+    own = [score["own"] for score in scores.values() if "own" in score]
+    if own:
+        summary |= {"amp": amp(own), "fm": fm(own), "wlp": wlp(own)}
+    validation = [score["validation"] for score in scores.values() if "validation" in score]
+    if validation:
+        summary["validation"] = amp(validation)
+    groups: dict[str, list[Measurement]] = {}
+    for index, score in scores.items():
+        groups.setdefault(architecture(index), []).append(score)
+    summary["architectures"] = {
+        name: {
+            part: statistics.fmean(accuracy(score[part]) for score in members if part in score)
+            for part in ("own", "whole")
+            if any(part in score for score in members)
+        }
+        for name, members in groups.items()
+    }
+    return summary
+
+
+def chosen_round(lines: Sequence[Mapping[str, Any]]) -> int | None:
+    """The evaluated round with the best validation accuracy, the earliest of equals; never chosen on test."""
+    rated = [(line["summary"]["validation"], -line["round"]) for line in lines if "validation" in line["summary"]]
+    return -max(rated)[1] if rated else None

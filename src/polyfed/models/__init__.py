@@ -1,0 +1,49 @@
+"""Models by name, their features, their sizes, and who gets which.
+
+    model = build("resnet20", shape=(3, 32, 32), outputs=10, generator=seeds.torch("model", "client-3"))
+    features, logits = features_and_logits(model, images)
+
+`names("res*")` lists what there is; `register` adds one's own. Any `nn.Module` of the user's works as it is.
+"""
+
+from __future__ import annotations
+
+from polyfed.models import (  # noqa: F401  (each of these registers its models)
+    alexnet,
+    cnn,
+    efficientnet,
+    lenet,
+    mlp,
+    mobilenet,
+    resnet,
+    resnet_cifar,
+    shufflenet,
+    vgg,
+    wrn,
+)
+from polyfed.models.assignment import Budget, How, assign_models
+from polyfed.models.features import features_and_logits
+from polyfed.models.layers import Norm, Shape
+from polyfed.models.network import Network, memory_format
+from polyfed.models.registry import build, names, register
+from polyfed.models.sizes import Row, Size, size, table
+from polyfed.models.trial import output_count
+
+__all__ = [
+    "Budget",
+    "How",
+    "Network",
+    "Norm",
+    "Row",
+    "Shape",
+    "Size",
+    "assign_models",
+    "build",
+    "features_and_logits",
+    "memory_format",
+    "names",
+    "output_count",
+    "register",
+    "size",
+    "table",
+]

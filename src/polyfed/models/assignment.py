@@ -1,0 +1,107 @@
+"""Which client trains which model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyfed.errors import ModelError, nearest
+from polyfed.models.layers import Norm, Shape
+from polyfed.models.sizes import Size, size
+
+How = Literal["round-robin", "random", "budget"]
+
+NO_LIMIT = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The most that a client can afford; None is no limit.
+
+    MACs are those of the forward pass of one input, memory is that of one training step.
+    """
+
+    parameters: int | None = None
+    macs: int | None = None
+    memory_bytes: int | None = None
+
+    def admits(self, size: Size) -> bool:
+        """Whether a model of this size fits."""
+        return all(need <= limit for need, limit in zip(_needs(size), _limits(self), strict=True))
+
+
+def assign_models(
+    names: Sequence[str],
+    clients: int,
+    how: How,
+    *,
+    rng: np.random.Generator,
+    budgets: Sequence[Budget] | None = None,
+    shape: Shape,
+    outputs: int,
+    norm: Norm = "batch",
+    batch: int = 1,
+) -> NDArray[np.int64]:
+    """For each client the index of its model in `names`.
+
+    how: 'round-robin' deals the names out in turn; 'random' draws each client's uniformly; 'budget' gives
+        each client the largest model that its budget admits (most parameters, then most MACs, then first in
+        `names`), as FedKEM does (paper 003, §4.4).
+    rng: used by 'random' alone.
+    budgets: one per client; used by 'budget' alone.
+    batch: the batch size for which memory is counted.
+    """
+    if not names or clients < 1:
+        raise ModelError(
+            f"cannot assign {len(names)} models to {clients} clients: at least one of each is needed"
+        )
+    if how == "round-robin":
+        return np.arange(clients, dtype=np.int64) % len(names)
+    if how == "random":
+        return rng.integers(len(names), size=clients, dtype=np.int64)
+    if how != "budget":
+        raise ModelError(
+            f"unknown way to assign models '{how}'; {nearest(how, ('round-robin', 'random', 'budget'))}"
+        )
+    if budgets is None or len(budgets) != clients:
+        raise ModelError(
+            f"'budget' needs one budget per client: {clients} clients, {len(budgets or ())} budgets"
+        )
+    return _largest_that_fit(names, [size(name, shape, outputs, norm, batch) for name in names], budgets)
+
+
+def _largest_that_fit(
+    names: Sequence[str], sizes: list[Size], budgets: Sequence[Budget]
+) -> NDArray[np.int64]:
+    order = sorted(range(len(names)), key=lambda i: (-sizes[i].parameters, -sizes[i].macs, i))
+    needs = np.array([_needs(sizes[i]) for i in order], dtype=np.int64)  # models × 3, the largest first
+    limits = np.array([_limits(budget) for budget in budgets], dtype=np.int64)  # clients × 3
+    fits: NDArray[np.bool_] = np.all(needs[None] <= limits[:, None], axis=2)  # clients × models
+    poor = np.flatnonzero(~fits.any(axis=1))
+    if poor.size:
+        least = order[-1]
+        need = sizes[least]
+        raise ModelError(
+            f"no model fits the budget of client {poor[0]} ({poor.size} such clients); the smallest, "
+            f"'{names[least]}', needs {need.parameters:,} parameters, {need.macs:,} MACs and "
+            f"{need.memory_bytes:,} bytes of memory"
+        )
+    chosen: NDArray[np.int64] = np.array(order, dtype=np.int64)[fits.argmax(axis=1)]
+    return chosen
+
+
+def _needs(size: Size) -> tuple[int, int, int]:
+    return size.parameters, size.macs, size.memory_bytes
+
+
+def _limits(budget: Budget) -> tuple[int, int, int]:
+    # Whatever is larger than an int64 is no limit to any model.
+    parameters, macs, memory = (
+        NO_LIMIT if limit is None else min(limit, NO_LIMIT)
+        for limit in (budget.parameters, budget.macs, budget.memory_bytes)
+    )
+    return parameters, macs, memory

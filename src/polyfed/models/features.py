@@ -1,0 +1,47 @@
+"""Features and logits of any model, ours or not."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from torch import Tensor, nn
+
+from polyfed.errors import ModelError
+from polyfed.models.network import Network
+from polyfed.models.trial import title
+
+
+def features_and_logits(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """What the last linear layer sees, and the logits, in one pass through which gradients flow.
+
+    A `Network` says what its features are. For any other module they are the input of the `nn.Linear` that
+    its forward calls last; the module itself is not changed.
+    """
+    if isinstance(model, Network):
+        features = model.features(x)
+        return features, model.head(features)
+    return _hooked(model, x)
+
+
+def _hooked(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    seen: list[Tensor] = []
+    thread = threading.get_ident()
+
+    def note(_layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # Another thread may run the same module meanwhile: its calls are not ours.
+        if threading.get_ident() == thread:
+            seen[:] = [args[0] if args else kwargs["input"]]
+
+    handles = []
+    try:
+        for layer in model.modules():
+            if isinstance(layer, nn.Linear):
+                handles.append(layer.register_forward_pre_hook(note, with_kwargs=True))
+        logits: Tensor = model(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not seen:
+        raise ModelError(f"model '{title(model)}' calls no nn.Linear, so it has no features; end it with one")
+    return seen[0], logits

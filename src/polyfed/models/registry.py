@@ -1,0 +1,130 @@
+"""Models by name: `build("resnet20", (3, 32, 32), 10)`, `names("res*")`, `@register("my-net")`."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from polyfed.errors import ModelError, nearest
+from polyfed.models.layers import Norm, Shape
+from polyfed.models.network import Network
+
+Factory = Callable[[Shape, int, Norm], Network]
+
+SMALLEST_IMAGE = 8
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How to make the model of one name, and whether it takes feature vectors as well as images."""
+
+    factory: Factory
+    vectors: bool
+
+
+_entries: dict[str, Entry] = {}
+_families: list[tuple[re.Pattern[str], Callable[[re.Match[str]], Factory]]] = []
+
+# PyTorch's layers draw from the one generator of the process; two threads must not borrow it at once.
+_borrowing = threading.Lock()
+
+
+def register(name: str, *, vectors: bool = False) -> Callable[[Factory], Factory]:
+    """Make a model known under a name; a decorator for a function (shape, outputs, norm) -> Network.
+
+    vectors: whether it takes feature vectors, shape (F,), and images of any size; others take images from 8×8
+        up. The function must also work under `torch.device("meta")`, where `size` measures it.
+    """
+    key = name.lower()
+
+    def enter(factory: Factory) -> Factory:
+        if key in _entries:
+            raise ModelError(f"a model named '{key}' is registered already; choose another name")
+        _entries[key] = Entry(factory, vectors)
+        return factory
+
+    return enter
+
+
+def register_family(pattern: str, parse: Callable[[re.Match[str]], Factory]) -> None:
+    """Accept every name that matches a regular expression; `names` lists only what `register` was given."""
+    _families.append((re.compile(pattern), parse))
+
+
+def names(pattern: str = "*") -> list[str]:
+    """The registered names that match a wildcard such as 'res*', resnet8 before resnet20."""
+    return sorted(fnmatch.filter(_entries, pattern.lower()), key=_natural)
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", name)]
+
+
+def entry(name: str) -> Entry:
+    """The entry of a name; ModelError with the nearest known one otherwise."""
+    key = name.lower()
+    if key in _entries:
+        return _entries[key]
+    for pattern, parse in _families:
+        if match := pattern.fullmatch(key):
+            return Entry(parse(match), vectors=False)
+    raise ModelError(f"unknown model '{name}'; {nearest(key, _entries)}")
+
+
+def build(
+    name: str,
+    shape: Shape,
+    outputs: int,
+    *,
+    norm: Norm = "batch",
+    generator: torch.Generator | None = None,
+) -> Network:
+    """A fresh model, the same for the same state of the generator; the global random state is left as it was.
+
+    name: one of `names()`, in any case, or any 'wrn-<depth>-<width>[-biased]'.
+    shape: (channels, height, width) of an image, or (features,) for the MLPs.
+    outputs: the number of classes, at least 2.
+    norm: 'batch' or 'group'; models without normalisation, and `resnet8-fedkf`, do not look at it.
+    generator: where the initial weights come from; none means one fixed seed.
+    """
+    seed = 0 if generator is None else int(torch.randint(2**62, (), generator=generator))
+    with _borrowing, torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return construct(name, shape, outputs, norm)
+
+
+def construct(name: str, shape: Shape, outputs: int, norm: Norm) -> Network:
+    """Check the arguments and make the model with PyTorch's default generator and device of the moment."""
+    found = entry(name)
+    _check(name, shape, outputs, norm, vectors=found.vectors)
+    model = found.factory(tuple(shape), outputs, norm)
+    if not isinstance(model, Network):
+        raise ModelError(
+            f"what is registered as '{name}' made a {type(model).__name__}; it must make a Network"
+        )
+    model.name = name.lower()
+    if model.channels_last:
+        # mypy does not know the overload of `to` that takes only a memory format.
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model
+
+
+def _check(name: str, shape: Shape, outputs: int, norm: str, *, vectors: bool) -> None:
+    shown = tuple(shape)
+    if len(shown) == 1 and not vectors:
+        raise ModelError(f"model '{name}' needs images; use an MLP for feature vectors")
+    if len(shown) not in (1, 3) or min(shown) < 1:
+        raise ModelError(
+            f"model '{name}' cannot take shape {shown}: give (channels, height, width) or (features,)"
+        )
+    if not vectors and min(shown[1:]) < SMALLEST_IMAGE:
+        raise ModelError(f"model '{name}' cannot take shape {shown}: images must be at least 8×8")
+    if outputs < 2:
+        raise ModelError(f"model '{name}' cannot have {outputs} outputs: a classifier needs at least 2")
+    if norm not in ("batch", "group"):
+        raise ModelError(f"unknown norm '{norm}'; {nearest(str(norm), ('batch', 'group'))}")

@@ -1,0 +1,158 @@
+"""How big a model is: parameters, multiply-accumulates, bytes of a training step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from polyfed.errors import ModelError
+from polyfed.models.layers import Norm, Shape
+from polyfed.models.registry import construct, entry, names
+from polyfed.models.trial import trial
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+@dataclass(frozen=True)
+class Size:
+    """parameters: trainable or not. macs: multiply-accumulates of one forward pass of one input.
+    memory_bytes: what one training step holds (see `size`)."""
+
+    parameters: int
+    macs: int
+    memory_bytes: int
+
+
+class Row(NamedTuple):
+    """A line of the table of models."""
+
+    name: str
+    size: Size
+    channels_last: bool
+
+
+def size(
+    model: str | nn.Module, shape: Shape, outputs: int = 10, norm: Norm = "batch", batch: int = 1
+) -> Size:
+    """The size of a model, by name or as it is (then `outputs` and `norm` are not looked at).
+
+    MACs are those of convolutions and linear layers, without biases. Memory, in bytes, is
+
+        parameters + their gradients + buffers + activations
+
+    where activations are the tensors that autograd keeps for the backward pass of a batch of `batch` inputs,
+    each storage counted once. Not in it: the state of the optimiser, and the workspace of single operations.
+    """
+    if batch < 1:
+        raise ModelError(f"batch must be at least 1, not {batch}")
+    if isinstance(model, str):
+        return _row(model.lower(), tuple(shape), outputs, norm, batch).size
+    return _measure(model, shape, batch)
+
+
+def table(
+    pattern: str = "*", shape: Shape = (3, 32, 32), outputs: int = 10, norm: Norm = "batch"
+) -> list[Row]:
+    """A row for each registered model that matches the wildcard and takes the shape; memory for one input."""
+    taken = (name for name in names(pattern) if len(shape) == 3 or entry(name).vectors)
+    return [_row(name, tuple(shape), outputs, norm, 1) for name in taken]
+
+
+@lru_cache(maxsize=4096)
+def _row(name: str, shape: Shape, outputs: int, norm: Norm, batch: int) -> Row:
+    # On the meta device nothing is allocated, drawn or computed: only shapes pass through the model.
+    with torch.device("meta"):
+        model = construct(name, shape, outputs, norm)
+    for parent in list(model.modules()):
+        for key, child in parent.named_children():
+            if isinstance(child, nn.BatchNorm2d | nn.GroupNorm):
+                setattr(parent, key, NormStandIn(child))
+    return Row(name, _measure(model, shape, batch), model.channels_last)
+
+
+class Keep(torch.autograd.Function):
+    """Something of the shape of x that keeps x and statistics for the backward pass and computes nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, statistics: Tensor) -> Tensor:
+        ctx.save_for_backward(x, statistics)
+        return torch.empty_like(x)
+
+
+class NormStandIn(nn.Module):
+    """Holds and keeps what a norm does; PyTorch's own norms take milliseconds each on the meta device."""
+
+    def __init__(self, norm: nn.BatchNorm2d | nn.GroupNorm) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Mean and deviation: of each channel over the batch, or of each group of each row.
+        norm = self.norm
+        count = norm.num_features if isinstance(norm, nn.BatchNorm2d) else x.shape[0] * norm.num_groups
+        kept: Tensor = Keep.apply(x, x.new_empty(2 * count))  # type: ignore[no-untyped-call]
+        return kept
+
+
+def _measure(model: nn.Module, shape: Shape, batch: int) -> Size:
+    rows = max(batch, 2)  # BatchNorm refuses to train on one value per channel
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    parameters = list(model.parameters())
+    fixed = _bytes(parameters) + _bytes(p for p in parameters if p.requires_grad) + _bytes(buffers.values())
+    with _counting_macs(model) as macs, _keeping([*parameters, *buffers.values()]) as kept:
+        trial(model, shape, rows=rows, training=True, buffers=buffers)
+    return Size(
+        parameters=sum(p.numel() for p in parameters),
+        macs=sum(macs) // rows,
+        memory_bytes=fixed + sum(storage.nbytes() for storage in kept.values()) * batch // rows,
+    )
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+@contextmanager
+def _counting_macs(model: nn.Module) -> Iterator[list[int]]:
+    """Collects the multiply-accumulates of every call of a convolution or a linear layer."""
+    counts: list[int] = []
+
+    def count(layer: nn.Module, args: tuple[Any, ...], out: Tensor) -> None:
+        if isinstance(layer, nn.Linear):
+            counts.append(out.numel() * layer.in_features)
+        elif isinstance(layer, CONVOLUTIONS):
+            counts.append(out.numel() * layer.in_channels // layer.groups * math.prod(layer.kernel_size))
+        elif isinstance(layer, TRANSPOSED):
+            counts.append(args[0].numel() * layer.out_channels // layer.groups * math.prod(layer.kernel_size))
+
+    counted = (nn.Linear, *CONVOLUTIONS, *TRANSPOSED)
+    handles = [part.register_forward_hook(count) for part in model.modules() if isinstance(part, counted)]
+    try:
+        yield counts
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _keeping(own_tensors: Iterable[Tensor]) -> Iterator[dict[int, torch.UntypedStorage]]:
+    """Collects each storage that autograd saves for the backward pass, but for the model's own."""
+    own = {tensor.untyped_storage()._cdata for tensor in own_tensors}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def save(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in own:
+            kept[storage._cdata] = storage
+        return tensor
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
+        yield kept

@@ -1,0 +1,72 @@
+"""A forward pass that leaves no trace: not in a model's modes and buffers, not in random states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from polyfed.errors import ModelError
+from polyfed.models.layers import Shape
+from polyfed.models.network import memory_format
+
+
+def title(model: nn.Module) -> str:
+    """What to call a model in a message."""
+    name = getattr(model, "name", "")
+    return name if isinstance(name, str) and name else type(model).__name__
+
+
+@contextmanager
+def mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Train or eval mode for a while; afterwards every part has its own mode back."""
+    before = [(part, part.training) for part in model.modules()]
+    model.train(training)
+    try:
+        yield
+    finally:
+        for part, was in before:
+            part.training = was
+
+
+def trial(
+    model: nn.Module,
+    shape: Shape,
+    *,
+    rows: int = 1,
+    training: bool = False,
+    buffers: dict[str, Tensor] | None = None,
+) -> Tensor:
+    """The outputs for zeros, with copies in place of the buffers; ModelError if the shape does not fit."""
+    parameter = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    x = torch.zeros(rows, *shape, dtype=parameter.dtype, device=parameter.device)
+    if x.dim() == 4:
+        x = x.contiguous(memory_format=memory_format(model))
+    if buffers is None:
+        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    devices = [x.device] if x.device.type == "cuda" else []
+    with mode(model, training=training), torch.random.fork_rng(devices=devices):
+        try:
+            out = torch.func.functional_call(model, buffers, (x,))
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ModelError(
+                f"model '{title(model)}' cannot take inputs of shape {tuple(shape)}: {reason}"
+            ) from error
+    if not isinstance(out, Tensor):
+        raise ModelError(f"model '{title(model)}' returns {type(out).__name__} and not a tensor of logits")
+    return out
+
+
+def output_count(model: nn.Module, shape: Shape) -> int:
+    """The number of outputs for inputs of this shape, found by a forward pass of zeros in eval mode."""
+    with torch.no_grad():
+        out = trial(model, shape)
+    if out.dim() != 2:
+        raise ModelError(
+            f"model '{title(model)}' gives {tuple(out.shape)} for one input of shape {tuple(shape)}; "
+            "logits must be rows × outputs"
+        )
+    return out.shape[1]

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import numpy as np
+import pytest
+import torch
+
+from polyfed.data import DataSet, Draft, Rows, in_memory, join_tensors, load, set_tensor_cache
+from polyfed.data.dataset import _tensors
+
+Refuses = Callable[[str], AbstractContextManager[None]]
+
+
+def small(channels: int = 3, rows: int = 12) -> DataSet:
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (rows, 4, 5, channels), dtype=np.uint8)
+    return in_memory(Draft("small", pixels, np.arange(rows) % 3, ("a", "b", "c")))
+
+
+@pytest.fixture
+def cache_limit() -> Iterator[None]:
+    yield
+    set_tensor_cache(256 * 2**20)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_inputs_are_normalised_in_the_wanted_layout(channels: int, layout: torch.memory_format) -> None:
+    data = small(channels)
+    index = np.array([7, 0, 3])
+    x = data.rows(index).inputs(layout)
+    by_hand = (data.inputs[index] / 255.0 - np.array(data.mean)) / np.array(data.std)  # N×H×W×C
+    assert x.dtype == torch.float32
+    assert x.shape == (3, *data.shape)
+    assert x.is_contiguous(memory_format=layout)
+    np.testing.assert_allclose(x.numpy(), by_hand.transpose(0, 3, 1, 2), atol=1e-6)
+
+
+def test_constants_are_mean_and_deviation_of_each_channel_in_unit_scale() -> None:
+    pixels = np.zeros((2, 1, 1, 3), dtype=np.uint8)
+    pixels[0, 0, 0] = [0, 51, 9]
+    pixels[1, 0, 0] = [255, 153, 9]
+    data = in_memory(Draft("two", pixels, np.array([0, 1]), ("a", "b")))
+    # channel 0: 0 and 1; channel 1: 0.2 and 0.6; channel 2 is constant, so its deviation counts as 1
+    assert data.mean == pytest.approx((0.5, 0.4, 9 / 255))
+    assert data.std == pytest.approx((0.5, 0.2, 1.0))
+
+
+def test_features_are_normalised_one_by_one() -> None:
+    data = in_memory(Draft("f", np.array([[1, 5], [3, 5]], np.float32), np.array([0, 1]), ("a", "b")))
+    assert data.shape == (2,)
+    assert data.rows().inputs().tolist() == [[-1.0, 0.0], [1.0, 0.0]]
+
+
+def test_rows_of_rows_by_slice_numbers_tensor_and_mask() -> None:
+    rows = small().rows([5, 6, 7, 8])
+    assert rows[1:3].index.tolist() == [6, 7]
+    assert rows[[3, 0]].index.tolist() == [8, 5]
+    assert rows[torch.tensor([2])].index.tolist() == [7]
+    assert rows[np.array([True, False, False, True])].index.tolist() == [5, 8]
+    assert rows[[]].inputs().shape == (0, 3, 4, 5)
+
+
+def test_labels_and_class_counts() -> None:
+    rows = small().rows([0, 3, 4])
+    x, y = rows.tensors()
+    assert (len(x), y.tolist(), y.dtype) == (3, [0, 0, 1], torch.int64)
+    assert rows.class_counts().tolist() == [2, 1, 0]
+    assert rows.class_counts(5).tolist() == [2, 1, 0, 0, 0]
+
+
+def test_the_index_is_a_copy_that_no_one_can_change() -> None:
+    mine = np.array([1, 2])
+    rows = small().rows(mine)
+    mine[0] = 9
+    assert rows.index.tolist() == [1, 2]
+    with pytest.raises(ValueError, match="read-only"):
+        rows.index[0] = 3
+
+
+def test_join_of_one_set_is_rows_and_of_several_is_tensors(refuses: Refuses) -> None:
+    data, other = small(), small(rows=6)
+    joined = Rows.join([data.rows([1]), data.rows([0, 2])])
+    assert joined.index.tolist() == [1, 0, 2]
+    x, y = join_tensors([data.rows([1]), other.rows([5])], torch.channels_last)
+    assert torch.equal(x[1], other.rows([5]).inputs()[0])
+    assert y.tolist() == [1, 2]
+    with refuses("different data sets"):
+        Rows.join([data.rows([1]), other.rows([5])])
+    with refuses("one shape"):
+        join_tensors([data.rows([1]), small(1).rows([5])])
+
+
+def test_bad_rows_and_missing_labels_are_refused(refuses: Refuses) -> None:
+    with refuses("go from 0 to 11"):
+        small().rows([12])
+    with refuses("go from 0 to 11"):
+        small().rows([-1])
+    with refuses("no labels"):
+        _ = small().without_labels().rows([1]).labels
+    with refuses("has no column 'domain'"):
+        small().column("domain")
+
+
+def test_the_same_rows_give_the_same_tensor_again(cache_limit: None) -> None:
+    data = small()
+    first = data.rows([1, 2]).inputs()
+    assert data.rows([1, 2]).inputs() is first
+    assert data.rows([2, 1]).inputs() is not first
+    assert data.rows([1, 2]).inputs(torch.channels_last) is not first
+    assert data.rows([1, 2]).labels is data.rows([1, 2]).labels
+
+
+def test_the_cache_keeps_to_its_limit_and_forgets_the_oldest(cache_limit: None) -> None:
+    data = small()
+    one = data.rows([0]).inputs().nbytes
+    set_tensor_cache(0)
+    set_tensor_cache(2 * one)
+    a, b = data.rows([0]).inputs(), data.rows([1]).inputs()
+    assert data.rows([0]).inputs() is a  # now the more recently used
+    data.rows([2]).inputs()
+    assert data.rows([0]).inputs() is a
+    assert data.rows([1]).inputs() is not b
+    assert _tensors.size <= 2 * one
+    large = data.rows([0, 1, 2]).inputs()  # does not fit, so it is not kept
+    assert data.rows([0, 1, 2]).inputs() is not large
+
+
+def test_a_cached_look_up_costs_next_to_nothing() -> None:
+    rows = load("digits").rows()
+    rows.inputs()
+    start = time.process_time()
+    for _ in range(1000):
+        rows.tensors()
+    assert time.process_time() - start < 0.5  # microseconds each; the bound is for a busy machine
+
+
+def test_another_process_gets_the_place_of_a_set_and_not_its_bytes() -> None:
+    data = load("digits")
+    sent = pickle.dumps(data.rows([3, 4]))
+    assert len(sent) < 1000
+    back = pickle.loads(sent)
+    assert torch.equal(back.inputs(), data.rows([3, 4]).inputs())
+    assert back.dataset.fingerprint == data.fingerprint
+    hidden = pickle.loads(pickle.dumps(data.without_labels()))
+    assert hidden.labels is None
+    in_mind = pickle.loads(pickle.dumps(small()))
+    assert np.array_equal(in_mind.inputs, small().inputs)
+
+
+def test_the_fingerprint_depends_on_every_part() -> None:
+    def make(pixel: int = 0, label: int = 0, word: str = "a", code: int = 0) -> str:
+        pixels = np.full((2, 2, 2, 1), pixel, dtype=np.uint8)
+        labels = np.array([label, 1])
+        return in_memory(Draft("x", pixels, labels, (word, "b"), {"c": np.array([code, 0])})).fingerprint
+
+    assert make() == make()
+    assert len({make(), make(pixel=1), make(label=1), make(word="z"), make(code=1)}) == 5

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from polyfed.data import Draft, PublicSettings, adapt, in_memory, load, make_public, rotate
+
+Refuses = Callable[[str], AbstractContextManager[None]]
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def test_no_public_set_leaves_all_rows_private() -> None:
+    data = load("digits")
+    public, private = make_public(PublicSettings(), data, rng())
+    assert public is None
+    assert np.array_equal(private, np.arange(len(data)))
+
+
+def test_a_share_is_held_out_of_the_private_rows_by_class() -> None:
+    data = load("digits")
+    public, private = make_public(PublicSettings(source="share", share=0.1), data, rng())
+    assert public is not None
+    assert len(public) == 144
+    assert not set(public.index) & set(private)
+    assert len(public) + len(private) == len(data)
+    assert (abs(public.class_counts() - data.rows().class_counts() / 10) <= 1).all()
+
+
+def test_rows_limit_a_share_and_the_rest_stays_private() -> None:
+    data = load("digits")
+    public, private = make_public(PublicSettings(source="share", share=0.5, rows=30), data, rng())
+    assert public is not None
+    assert (len(public), len(private)) == (30, len(data) - 30)
+
+
+def test_a_share_of_rotated_images_takes_all_copies() -> None:
+    data = rotate(load("digits", "test"), (0.0, 30.0))
+    public, private = make_public(PublicSettings(source="share", share=0.1), data, rng())
+    assert public is not None
+    assert len(public) == 72
+    assert not set(public.column("origin")) & set(data.column("origin")[private])
+
+
+def test_labels_can_be_hidden(refuses: Refuses) -> None:
+    settings = PublicSettings(source="share", share=0.1, labels="none")
+    public, _ = make_public(settings, load("digits"), rng())
+    assert public is not None
+    assert public.inputs().shape == (144, 1, 8, 8)
+    with refuses("no labels"):
+        _ = public.labels
+
+
+def test_another_set_is_brought_to_the_private_shape(real_data: Path) -> None:
+    private_set = load(real_data / "cifar100" / "test.parquet")
+    settings = PublicSettings(source="digits", rows=100)
+    public, private = make_public(settings, private_set, rng())
+    assert public is not None
+    assert public.inputs(torch.channels_last).shape == (100, 3, 32, 32)
+    assert len(private) == len(private_set)
+    pixels = public.dataset.inputs
+    assert np.array_equal(pixels[..., 0], pixels[..., 2])
+    assert len(set(public.dataset.mean)) == 1
+    assert public.class_counts().tolist() == [10] * 10
+    again, _ = make_public(settings, private_set, rng())
+    assert again is not None
+    assert again.dataset.folder == public.dataset.folder
+    grey = adapt(private_set, load("digits"))
+    assert grey.shape == (1, 8, 8)
+    # Pillow's grey is the usual luma, 0.299 R + 0.587 G + 0.114 B
+    luma = np.array(private_set.mean) @ [0.299, 0.587, 0.114]
+    assert grey.rows([0, 1]).inputs().shape == (2, 1, 8, 8)
+    assert np.asarray(grey.inputs).mean() / 255 == pytest.approx(luma, abs=0.02)
+
+
+def test_impossible_public_sets_are_refused(refuses: Refuses) -> None:
+    data = load("digits")
+    with refuses("some must be public"):
+        make_public(PublicSettings(source="share", share=0.0001), data, rng())
+    vectors = in_memory(Draft("v", np.zeros((4, 3), np.float32), np.array([0, 1, 0, 1]), ("a", "b")))
+    with refuses("only 8-bit images"):
+        make_public(PublicSettings(source="digits"), vectors, rng())
+    with refuses("there is no data set 'digitz': did you mean 'digits'?"):
+        make_public(PublicSettings(source="digitz"), data, rng())
+
+
+def test_a_public_set_that_is_the_private_set_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    make_public(PublicSettings(source="digits"), load("digits"), rng())
+    assert "private rows are public too" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"source": "share"}, {"share": 0.1}, {"source": "share", "share": 1.0}, {"rows": 0}, {"sauce": "none"}],
+)
+def test_settings_are_checked(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        PublicSettings.model_validate(wrong)

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyfed.data import Draft
+from polyfed.data.storage import open_stored, stored
+
+Refuses = Callable[[str], AbstractContextManager[None]]
+KEY = {"a": 1}
+
+
+class Builder:
+    """Builds a small set and counts how often."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, _: Path) -> Draft:
+        self.calls += 1
+        columns = {"site": np.array([0, 0, 1])}
+        pixels = np.arange(12, dtype=np.uint8).reshape(3, 2, 2, 1)
+        return Draft("s", pixels, np.array([0, 1, 1]), ("a", "b"), columns, {"site": ("north", "south")})
+
+
+def test_a_set_is_built_once_and_mapped_from_then_on(tmp_path: Path) -> None:
+    build = Builder()
+    first, second = stored(KEY, build, tmp_path), stored(KEY, build, tmp_path)
+    assert build.calls == 1
+    assert isinstance(second.inputs, np.memmap)
+    assert first.fingerprint == second.fingerprint
+    assert second.column_names == {"site": ("north", "south")}
+    assert second.column("site").tolist() == [0, 0, 1]
+    stored({"a": 2}, build, tmp_path)
+    assert build.calls == 2
+
+
+@pytest.mark.parametrize("victim", ["inputs.npy", "labels.npy", "column-0.npy", "set.json"])
+@pytest.mark.parametrize("harm", ["truncated", "missing", "garbage"])
+def test_a_broken_entry_is_built_again(tmp_path: Path, victim: str, harm: str) -> None:
+    build = Builder()
+    before = stored(KEY, build, tmp_path)
+    assert before.folder is not None
+    path = before.folder / victim
+    content = path.read_bytes()
+    if harm == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(content[:-5] if harm == "truncated" else b"\0" * len(content))
+    after = stored(KEY, build, tmp_path)
+    assert build.calls == 2
+    assert after.inputs.ravel().tolist() == list(range(12))
+    assert after.fingerprint == before.fingerprint
+    assert [path.name for path in (tmp_path / "data").iterdir()] == [before.folder.name]
+
+
+def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def build(folder: Path) -> Draft:
+        (folder / "inputs.npy").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stored(KEY, build, tmp_path)
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_a_process_killed_in_the_middle_leaves_a_cache_that_works(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from polyfed.data.storage import new_inputs, stored\n"
+        "def build(folder):\n"
+        "    new_inputs(folder, (3, 2, 2, 1), 'uint8')[0] = 7\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "stored({'a': 1}, build, Path(sys.argv[1]))\n"
+    )
+    source = str(Path(__file__).parents[2] / "src")
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], check=False, env=os.environ | {"PYTHONPATH": source}
+    )
+    assert done.returncode == -9
+    left = list((tmp_path / "data").glob("making-*"))
+    assert len(left) == 1
+    build = Builder()
+    assert stored(KEY, build, tmp_path).inputs[0, 0, 0, 0] == 0
+    assert left[0].exists()  # it might belong to a process that is still at work
+    long_ago = time.time() - 3 * 24 * 3600
+    os.utime(left[0], (long_ago, long_ago))
+    stored({"a": 2}, build, tmp_path)
+    assert not left[0].exists()
+
+
+def test_the_slower_of_two_processes_takes_what_the_faster_one_wrote(tmp_path: Path) -> None:
+    build = Builder()
+
+    def slow(folder: Path) -> Draft:
+        stored(KEY, build, tmp_path)  # the other one, meanwhile
+        return build(folder)
+
+    data = stored(KEY, slow, tmp_path)
+    assert build.calls == 2
+    assert len(list((tmp_path / "data").iterdir())) == 1
+    assert data.labels is not None
+
+
+def test_a_cache_that_cannot_be_written_says_what_to_set(tmp_path: Path, refuses: Refuses) -> None:
+    (tmp_path / "data").write_text("in the way")
+    with refuses("set POLYFED_CACHE"):
+        stored(KEY, Builder(), tmp_path)
+
+
+def test_arrays_of_python_objects_are_never_read(tmp_path: Path, refuses: Refuses) -> None:
+    folder = stored(KEY, Builder(), tmp_path).folder
+    assert folder is not None
+    trap = np.array([{"a": 1}, None, None], dtype=object)
+    np.save(folder / "labels.npy", trap, allow_pickle=True)
+    facts = json.loads((folder / "set.json").read_text())
+    facts["files"]["labels.npy"] = (folder / "labels.npy").stat().st_size
+    (folder / "set.json").write_text(json.dumps(facts))
+    with refuses("Python objects in dtype"):
+        open_stored(folder)

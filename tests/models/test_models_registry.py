@@ -1,0 +1,113 @@
+"""Building by name: determinism, and what is refused."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from polyfed.errors import ModelError
+from polyfed.models import Network, Norm, Shape, build, names, register, registry
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet5", "resnet8", "wrn-10-1-biased", "vgg11"])
+def test_the_same_generator_gives_the_same_model_and_another_gives_another(name: str) -> None:
+    def draw(seed: int) -> Tensor:
+        return weights(build(name, (1, 8, 8), 3, generator=torch.Generator().manual_seed(seed)))
+
+    assert torch.equal(draw(1), draw(1))
+    assert not torch.equal(draw(1), draw(2))
+
+
+def test_one_generator_gives_a_different_model_each_time() -> None:
+    generator = torch.Generator().manual_seed(1)
+    first, second = (weights(build("mlp", (4,), 3, generator=generator)) for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+def test_building_neither_touches_nor_heeds_the_global_random_state() -> None:
+    built = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        built += [weights(build("resnet8", (1, 8, 8), 3)), weights(build("mlp", (4,), 3))]
+        assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(built[0], built[2])
+    assert torch.equal(built[1], built[3])
+
+
+def test_names_are_listed_by_wildcard_in_natural_order() -> None:
+    assert names("resnet*-b") == ["resnet8-b", "resnet20-b", "resnet32-b", "resnet44-b", "resnet56-b"]
+    assert names("WRN-1?-1") == ["wrn-10-1", "wrn-16-1"]
+    assert names("nothing*") == []
+    assert "efficientnet-b0" in names()
+
+
+def test_any_wide_resnet_is_built_by_its_name() -> None:
+    assert build("WRN-10-3", (1, 8, 8), 4).feature_count == 192
+
+
+@pytest.mark.parametrize("name", ["wrn-12-1", "wrn-4-1", "wrn-10-0", "wrn-11-2-biased"])
+def test_a_wide_resnet_of_impossible_depth_or_width_is_refused(name: str) -> None:
+    with pytest.raises(ModelError, match=f"no wide ResNet '{name}'"):
+        build(name, (3, 32, 32), 10)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ModelError, match=re.escape("unknown model 'resnet21'; did you mean 'resnet")):
+        build("resnet21", (3, 32, 32), 10)
+    with pytest.raises(ModelError, match="unknown model 'qqq'; known: alexnet, cnn"):
+        build("qqq", (3, 32, 32), 10)
+
+
+@pytest.mark.parametrize("name", [name for name in names() if not name.startswith("mlp")])
+def test_convolutions_refuse_feature_vectors_in_one_line(name: str) -> None:
+    with pytest.raises(ModelError, match="needs images; use an MLP for feature vectors") as caught:
+        build(name, (64,), 10)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [(3, 7, 32), (3, 32, 7), (0, 8, 8), (8, 8), (1, 3, 32, 32), (3, -8, 8), ()])
+def test_shapes_that_cannot_be_are_refused(shape: Shape) -> None:
+    with pytest.raises(ModelError, match=re.escape(f"cannot take shape {shape}")):
+        build("resnet8", shape, 10)
+
+
+def test_mlps_take_vectors_and_images_of_any_size() -> None:
+    assert build("mlp", (3,), 2)(torch.zeros(5, 3)).shape == (5, 2)
+    assert build("mlp", (1, 2, 3), 2)(torch.zeros(5, 1, 2, 3)).shape == (5, 2)
+
+
+def test_a_classifier_with_fewer_than_two_outputs_is_refused() -> None:
+    with pytest.raises(ModelError, match="cannot have 1 outputs"):
+        build("mlp", (3,), 1)
+
+
+def test_an_unknown_norm_is_refused() -> None:
+    with pytest.raises(ModelError, match="unknown norm 'bach'; did you mean 'batch'"):
+        build("resnet8", (3, 8, 8), 2, norm="bach")  # type: ignore[arg-type]
+
+
+def test_ones_own_model_is_registered_by_a_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+
+    @register("Mine", vectors=True)
+    def mine(shape: Shape, outputs: int, norm: Norm) -> Network:
+        return Network(nn.Flatten(), nn.Linear(shape[0], outputs))
+
+    assert build("mine", (3,), 2).name == "mine"
+    with pytest.raises(ModelError, match="'mine' is registered already"):
+        register("mine")(mine)
+
+
+def test_what_is_registered_must_make_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    register("plain", vectors=True)(lambda shape, outputs, norm: nn.Linear(3, 2))  # type: ignore[arg-type,return-value]
+    with pytest.raises(ModelError, match="made a Linear; it must make a Network"):
+        build("plain", (3,), 2)
