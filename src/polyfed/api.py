@@ -15,6 +15,7 @@ from polyfed import learn, models
 from polyfed.checkpoint import RunDirectory, read_manifest
 from polyfed.config import read_config
 from polyfed.errors import CheckpointError, ConfigError
+from polyfed.message import METADATA_KEY
 from polyfed.federation import Federation, ModelMaker
 from polyfed.run import Listener, Run, make_engine
 
@@ -103,12 +104,13 @@ def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None
     if not file.exists():
         file = _shared_model(folder, name)
     with safetensors.safe_open(file, framework="pt") as content:
-        facts = content.metadata()
+        facts = json.loads(content.metadata()[METADATA_KEY])
     if make is not None:
         model = make()
     elif facts["architecture"] in models.names() or facts["architecture"].startswith("wrn-"):
-        shape = tuple(json.loads(facts["shape"]))
-        model = models.build(facts["architecture"], shape, int(facts["outputs"]), norm=facts["norm"])  # type: ignore[arg-type]
+        model = models.build(
+            facts["architecture"], tuple(facts["shape"]), facts["outputs"], norm=facts["norm"]
+        )
     else:
         raise ConfigError(f"'{facts['architecture']}' is a model of your own: pass make=…")
     learn.load_weights(model, safetensors.torch.load_file(file))

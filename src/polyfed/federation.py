@@ -45,7 +45,7 @@ class Federation:
         self.config = config
         self._assign_models()
         self.method = config.make_method()
-        self._check_needs()
+        self.check_needs()
         self._holdings: OrderedDict[int, Holdings] = OrderedDict()
         self.roster = Roster(_Samples(self), self.architectures, self.which)
         self.config = self._resolved()
@@ -138,6 +138,7 @@ class Federation:
             outputs=self.outputs,
             norm=wanted.norm,
             batch=self.config.training.batch,
+            own={name: self.build(name) for name in self.makers},
         )
         for index, name in by_name.items():
             self.which[index] = names.index(name)
@@ -229,7 +230,7 @@ class Federation:
 
     # -- checks ----------------------------------------------------------------------------------------------
 
-    def _check_needs(self) -> None:
+    def check_needs(self) -> None:
         """A method's needs are met before a run starts."""
         method = self.method
         needs = method.needs

@@ -16,7 +16,7 @@ from polyfed.errors import MethodError, RunError
 from polyfed.ledger import Ledger, Purpose
 from polyfed.message import EMPTY, Fields, Weights, bytes_by_kind, decode, encode
 from polyfed.method import MEASURED, Examination, Method, Step
-from polyfed.nodes import Facts, Measurement, Moment, Roster, Server
+from polyfed.nodes import Facts, Measurement, Moment, Roster, Server, client_name
 from polyfed.seeds import Seeds
 from polyfed.topology import TopologyName, neighbours
 
@@ -70,7 +70,9 @@ class Fleet:
         self.measuring = False
         self.failures: list[Failure] = []
         self.measured: defaultdict[str, dict[int, Measurement]] = defaultdict(dict)
+        self._examination = Examination(Examination.Settings(), method.training)
         self._sequence = 0
+        self._answers = 0
 
     def begin(self, number: int, *, measuring: bool) -> None:
         """A new round: its random streams, its failures, its measurements."""
@@ -79,6 +81,16 @@ class Fleet:
         self.failures = []
         self.measured.clear()
         self._sequence = 0
+        self._answers = 0
+
+    def end(self) -> None:
+        """Refuse to go on if not one client answered in this round: a mistake that more rounds will not mend."""
+        if self.failures and not self._answers:
+            last = self.failures[-1]
+            raise RunError(
+                f"round {self.round}: every client failed, {client_name(last.client)} in step '{last.step}'"
+                f" thus: {last.reason}"
+            )
 
     # -- who -------------------------------------------------------------------------------------------------
 
@@ -207,16 +219,12 @@ class Fleet:
             examining=isinstance(owner, Examination),
             window=window,
         )
-        failed = 0
         for outcome in self.engine.run(task):
             if isinstance(outcome, Failure):
-                failed += 1
                 self.failures.append(outcome)
+            else:
+                self._answers += 1
             yield outcome
-        if failed and failed == len(calls):
-            last = self.failures[-1]
-            who = "the only client" if failed == 1 else f"all {failed} clients"
-            raise RunError(f"{who} failed in round {self.round}, step '{last.step}': {last.reason}")
 
     def _units(self, step: Step, to: Sequence[Facts], calls: Sequence[Call]) -> list[list[Call]]:
         """One call a unit; or up to `stack` neighbours of one architecture, where the step can stack them."""
@@ -247,7 +255,6 @@ class Fleet:
 
     def examine(self, clients: Sequence[Facts], server: Server, whole_rows: int) -> dict[int, Measurement]:
         """Every client's accuracy with the model it would use now; costs the method nothing in the ledger."""
-        examination = Examination(Examination.Settings(), self.method.training)
         groups: dict[str | None, list[Facts]] = defaultdict(list)
         served: dict[str, Weights] = {}
         for facts in clients:
@@ -258,7 +265,7 @@ class Fleet:
         scores: dict[int, Measurement] = {}
         for architecture, members in groups.items():
             if architecture is None:
-                list(self._replies(examination.examine, members, None, {}, None, "evaluation"))
+                list(self._replies(self._examination.examine, members, None, {}, None, "evaluation"))
                 scores.update(self.measured.pop("", {}))
             else:
                 scores.update(self.examine_shared(members, architecture, served[architecture], whole_rows))
@@ -268,15 +275,18 @@ class Fleet:
         self, members: Sequence[Facts], architecture: str, weights: Weights, whole_rows: int
     ) -> dict[int, Measurement]:
         """One model for many: the whole test set is cut into parts, each scored by another member."""
-        examination = Examination(Examination.Settings(), self.method.training)
         cuts = [place * whole_rows // len(members) for place in range(len(members) + 1)]
         parts = {facts.index: [cuts[place], cuts[place + 1]] for place, facts in enumerate(members)}
         payload = {"architecture": architecture, "weights": weights}
         each = lambda facts: {"part": parts[facts.index]}  # noqa: E731
-        list(self._replies(examination.examine, members, each, payload, None, "evaluation"))
+        list(self._replies(self._examination.examine, members, each, payload, None, "evaluation"))
         scores = self.measured.pop("", {})
         whole = [score["whole"] for score in scores.values() if "whole" in score]
         if whole:
             total = [sum(part[0] for part in whole), sum(part[1] for part in whole)]
             scores = {index: {**score, "whole": total} for index, score in scores.items()}
         return scores
+
+    def final_models(self, clients: Sequence[Facts]) -> Iterator[Reply]:
+        """Every client's own model, one after the other."""
+        return self._replies(self._examination.final_model, clients, None, {}, STREAM_WINDOW, "evaluation")

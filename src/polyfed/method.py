@@ -129,8 +129,7 @@ class Examination(Method):
     """The steps with which a run looks at its models. Every method's run has them."""
 
     name = "examination"
-    sends: ClassVar[Mapping[str, Kind]] = {MEASURED: Kind.METRICS}
-    tells: ClassVar[Mapping[str, Kind]] = {"weights": Kind.WEIGHTS}
+    sends: ClassVar[Mapping[str, Kind]] = {MEASURED: Kind.METRICS, "weights": Kind.WEIGHTS}
 
     @client_step
     @reads_only

@@ -197,6 +197,14 @@ class Server:
         if self.take_measure is not None and self.model is not None and self.architecture is not None:
             self.take_measure(stage, self.architecture, learn.weights_of(self.model))
 
+    def shared_weights(self) -> dict[str, Weights]:
+        """One set of weights an architecture, kept in memory; at first the common initial ones."""
+        kept: dict[str, Weights] = self.memory.setdefault("weights", {})
+        if not kept:
+            for architecture in self.roster.architectures:
+                kept[architecture] = learn.weights_of(self.build(architecture))
+        return kept
+
     def state(self) -> State:
         model = learn.weights_of(self.model) if self.model is not None else {}
         return {"model": model, "memory": copy.deepcopy(self.memory)}

@@ -19,8 +19,7 @@ from polyfed.errors import RunError, WorkerLost
 from polyfed.federation import Federation
 from polyfed.fleet import Fleet
 from polyfed.ledger import Ledger
-from polyfed.message import Weights
-from polyfed.method import Examination
+from polyfed.message import METADATA_KEY, Weights
 from polyfed.nodes import client_name
 
 logger = logging.getLogger(__name__)
@@ -150,9 +149,11 @@ class Run:
         if number == 1:
             self._open_round(0, measuring=True)
             self.method.prepare(self.fleet, self.server)
+            self.fleet.end()
             self._write(0, {})
         self._open_round(number, measuring=evaluating)
         self.method.round(number, self.fleet, self.server)
+        self.fleet.end()
         scores = {}
         if evaluating:
             looked_at = [self.federation.roster[index] for index in self.federation.scored_clients()]
@@ -259,8 +260,7 @@ class Run:
         roster = self.federation.roster
         trained = sorted(self.directory.states)
         if "model" in self.method.keeps and trained:
-            examination = Examination(Examination.Settings(), self.method.training)
-            for reply in self.fleet.stream(examination.final_model, [roster[index] for index in trained]):
+            for reply in self.fleet.final_models([roster[index] for index in trained]):
                 self._write_model(reply.client.name, reply.client.architecture, reply["weights"])
         shared: dict[str, str] = {}
         for facts in (roster[index] for index in self.federation.scored_clients()):
@@ -275,12 +275,14 @@ class Run:
             self._write_model("server", self.server.architecture, learn.weights_of(self.server.model))
 
     def _write_model(self, name: str, architecture: str, weights: Weights) -> None:
-        metadata = {
+        facts = {
             "architecture": architecture,
-            "shape": json.dumps(self.federation.shape),
-            "outputs": str(self.federation.outputs),
+            "shape": self.federation.shape,
+            "outputs": self.federation.outputs,
             "norm": self.config.models.norm,
         }
+        # One key: safetensors writes several in no fixed order, and equal models should be equal files.
+        metadata = {METADATA_KEY: json.dumps(facts)}
         path = self.path / "models" / f"{name}.safetensors"
         tensors = {key: tensor.contiguous() for key, tensor in weights.items()}
         safetensors.torch.save_file(tensors, path, metadata)

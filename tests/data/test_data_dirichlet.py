@@ -33,7 +33,8 @@ def give(monkeypatch: pytest.MonkeyPatch, draws: Draws) -> Draws:
 
 def counts(labels: Array, clients: int, dialect: Dialect, minimum: int | None = 0) -> list[list[int]]:
     partition = dirichlet(labels, clients, 0.5, rng(), dialect=dialect, minimum=minimum)
-    return partition.class_counts(labels, int(labels.max()) + 1).tolist()
+    table: list[list[int]] = partition.class_counts(labels, int(labels.max()) + 1).tolist()
+    return table
 
 
 def test_per_class_cuts_each_class_by_its_own_shares(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +59,11 @@ def test_balanced_survives_shares_that_are_all_zero(monkeypatch: pytest.MonkeyPa
     labels = np.array([0] * 4 + [1] * 2)
     give(monkeypatch, [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])  # mean 2: only the full client has a share
     assert counts(labels, 3, "balanced") == [[4, 0], [0, 1], [0, 1]]
+
+
+def test_a_class_that_is_missing_in_a_block_is_passed_over() -> None:
+    labels = np.array([0] * 10 + [1])  # two blocks of clients, and class 1 is in one of them
+    assert dirichlet(labels, 11, 1.0, rng(), dialect="blocks", minimum=0).sizes.tolist() == [1] * 11
 
 
 def test_rotating_hands_the_largest_share_to_each_client_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:

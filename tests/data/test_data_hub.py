@@ -101,8 +101,8 @@ def test_the_hubs_emnist_is_turned_upright_and_counts_from_0(hub: Hub) -> None:
 
 
 def test_further_columns_are_kept_where_the_hub_has_them(hub: Hub) -> None:
-    columns = {"image": [cell(1), cell(2)], "writer_id": ["w9", "w1"], "hsf_id": [4, 0], "character": [0, 61]}
-    hub.put("data/train-00000-of-00001.parquet", columns)
+    columns: dict[str, list[Any]] = {"image": [cell(1), cell(2)], "writer_id": ["w9", "w1"], "hsf_id": [4, 0]}
+    hub.put("data/train-00000-of-00001.parquet", columns | {"character": [0, 61]})
     data = load("femnist")
     assert data.column_names == {"writer_id": ("w1", "w9"), "hsf_id": ("0", "4")}
     assert len(data.classes) == 62

@@ -35,6 +35,7 @@ from polyfed.data import (
 from polyfed.data.dialects import Dialect
 
 Refuses = Callable[[str], AbstractContextManager[None]]
+ZEROS = np.zeros(20, dtype=np.int64)
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
 
 
@@ -178,15 +179,15 @@ def test_many_clients_cost_little_time() -> None:
     [
         (lambda: iid(5, 6, rng()), "use at most 5 clients"),
         (lambda: iid(5, 0, rng()), "at least one"),
-        (lambda: dirichlet(np.zeros(20), 4, 0.5, rng(), minimum=6), "a minimum of at most 5"),
-        (lambda: dirichlet(np.zeros(20), 4, 0.0, rng()), "alpha must be above 0"),
-        (lambda: dirichlet(np.zeros(20), 4, float("nan"), rng()), "alpha must be above 0"),
-        (lambda: dirichlet(np.zeros(20), 4, 1.0, rng(), dialect="blocs"), "did you mean 'blocks'?"),  # type: ignore[arg-type]
-        (lambda: dirichlet(np.zeros(20), 4, 1.0, rng(), minimum=-1), "makes no sense"),
+        (lambda: dirichlet(ZEROS, 4, 0.5, rng(), minimum=6), "a minimum of at most 5"),
+        (lambda: dirichlet(ZEROS, 4, 0.0, rng()), "alpha must be above 0"),
+        (lambda: dirichlet(ZEROS, 4, float("nan"), rng()), "alpha must be above 0"),
+        (lambda: dirichlet(ZEROS, 4, 1.0, rng(), dialect="blocs"), "did you mean 'blocks'?"),  # type: ignore[arg-type]
+        (lambda: dirichlet(ZEROS, 4, 1.0, rng(), minimum=-1), "makes no sense"),
         (lambda: pathological(np.arange(9) % 3, 2, 4, rng()), "use 1 to 3"),
         (lambda: pathological(np.arange(90) % 9, 2, 2, rng()), "at least 5 classes for each client"),
-        (lambda: shards(np.zeros(9), 5, 2, rng()), "use at most 9 shards"),
-        (lambda: shards(np.zeros(9), 5, 0, rng()), "at least one shard"),
+        (lambda: shards(ZEROS[:9], 5, 2, rng()), "use at most 9 shards"),
+        (lambda: shards(ZEROS[:9], 5, 0, rng()), "at least one shard"),
         (lambda: quantity_skew(9, 5, -1.0, rng()), "alpha must be above 0"),
         (lambda: natural(np.array([1, 2]), rng(), 3), "use 1 to 2"),
     ],
@@ -200,7 +201,7 @@ def tiny(labelled: bool = True) -> DataSet:
     labels = np.repeat(np.arange(4), 30)
     columns = {"site": np.arange(120) % 3}
     features = rng().normal(size=(120, 2)).astype(np.float32)
-    words = {"site": ("x", "y", "z")}
+    words: dict[str, tuple[str, ...]] = {"site": ("x", "y", "z")}
     return in_memory(Draft("tiny", features, labels if labelled else None, tuple("abcd"), columns, words))
 
 

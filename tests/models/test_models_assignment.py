@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 from polyfed.errors import ModelError
 from polyfed.models import Budget, Size, assign_models, size
@@ -64,6 +65,13 @@ def test_memory_is_that_of_the_batch() -> None:
     budgets = [Budget(memory_bytes=size("mlp", (4,), 2, batch=64).memory_bytes)]
     assert assign_models(NAMES, 1, "budget", rng=rng(), budgets=budgets, batch=64, **WHERE).tolist() == [0]
     assert assign_models(NAMES, 1, "budget", rng=rng(), budgets=budgets, batch=65, **WHERE).tolist() == [2]
+
+
+def test_the_users_own_modules_are_measured_as_they_are() -> None:
+    own = {"tiny": nn.Linear(4, 2)}  # 10 parameters
+    budgets = [Budget(parameters=10), Budget(parameters=500)]
+    given = assign_models(["mlp-small", "tiny"], 2, "budget", rng=rng(), budgets=budgets, own=own, **WHERE)
+    assert given.tolist() == [1, 0]
 
 
 def test_models_of_one_size_go_to_the_first_of_them() -> None:

@@ -76,6 +76,8 @@ def _balanced(sizes: Ints, clients: int, alpha: float, rng: np.random.Generator)
     held = np.zeros(clients, dtype=np.int64)
     mean = sizes.sum() / clients
     for number, size in enumerate(sizes):
+        if size == 0:  # a class that a block of clients does not have; perhaps no client is open any more
+            continue
         is_open = held < mean
         shares = shares_of(clients, alpha, rng) * is_open
         # At small alpha all that is left may be shares of 0; then the open clients share evenly.

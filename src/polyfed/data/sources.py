@@ -123,13 +123,12 @@ def _find(source: Source, split: Split, reading: Reading, cache_dir: Path | str 
 
 
 def _find_path(path: Path, split: Split, reading: Reading) -> _Found | None:
-    name = path.stem
+    name = path.resolve().stem
     if path.is_dir():
-        inner = _split_path(path, split)
-        if inner is not None:
-            found = _find_path(inner, "train", reading) if inner.is_file() else None
-            return found or _found_images(inner, name, reading)
-        return _found_images(path, name, reading)
+        path = _split_path(path, split) or path
+        if path.is_dir():
+            return _found_images(path, name, reading)
+        split = "train"  # a file of its own has one split, and calls its arrays x and y
     if path.suffix.lower() == ".npz":
         arrays = npz_arrays(path, split)
         if arrays is None:
@@ -144,7 +143,7 @@ def _find_path(path: Path, split: Split, reading: Reading) -> _Found | None:
 
 
 def _found_table(paths: list[Path], name: str, reading: Reading) -> _Found:
-    key = {"files": identity(paths), "reading": asdict(reading)}
+    key = {"files": identity(paths), "reading": asdict(reading), "name": name}
     return _Found(key, lambda train, folder: read_table(paths, name, reading, train, folder))
 
 
@@ -154,7 +153,9 @@ def _found_images(root: Path, name: str, reading: Reading) -> _Found:
 
 
 def _found_arrays(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any] | None, name: str) -> _Found:
-    return _Found({"arrays": arrays_digest(x, y)}, lambda train, _: draft_arrays(x, y, name, train))
+    return _Found(
+        {"arrays": arrays_digest(x, y), "name": name}, lambda train, _: draft_arrays(x, y, name, train)
+    )
 
 
 def _split_path(folder: Path, split: Split) -> Path | None:
@@ -167,7 +168,7 @@ def _split_path(folder: Path, split: Split) -> Path | None:
 
 
 def _existing(source: str | Path) -> Path:
-    path = Path(source)
+    path = Path(source).expanduser()
     if path.exists():
         return path
     if isinstance(source, str) and path.name == source and not path.suffix:

@@ -97,14 +97,14 @@ class FedAvg(Method):
         return None
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        models = self.models(server)
+        models = server.shared_weights()
         cohort = fleet.sample()
         for architecture in dict.fromkeys(facts.architecture for facts in cohort):
             members = [facts for facts in cohort if facts.architecture == architecture]
             mean = WeightedMean()
             for reply in fleet.stream(self.train, members, weights=models[architecture]):
                 mean.add(reply["weights"], self.share(reply.client))
-            models[architecture] = mean.result()
+            models[architecture] = mean.result() if mean.total else models[architecture]
             if self.settings.batch_norm == "recompute":
                 statistics = WeightedMean()
                 for reply in fleet.stream(self.restate, members, weights=models[architecture]):
@@ -114,13 +114,5 @@ class FedAvg(Method):
     def share(self, client: Facts) -> float:
         return client.samples if self.settings.weighting == "samples" else 1.0
 
-    def models(self, server: Server) -> dict[str, Weights]:
-        """The averaged weights of every architecture."""
-        models: dict[str, Weights] = server.memory.setdefault("weights", {})
-        if not models:
-            for architecture in server.roster.architectures:
-                models[architecture] = learn.weights_of(server.build(architecture))
-        return models
-
     def serves(self, server: Server, client: Facts) -> Weights | None:
-        return self.models(server)[client.architecture]
+        return server.shared_weights()[client.architecture]

@@ -33,23 +33,21 @@ class Pooled(Method):
         return frozenset()
 
     @client_step
-    def train(self, me: Client, weights: Weights | None = None) -> Fields:
+    def train(self, me: Client, weights: Weights) -> Fields:
         """One client stands in for the data centre that trains its architecture."""
-        if weights:
-            learn.load_weights(me.model, weights)
+        learn.load_weights(me.model, weights)
         assert me.data.everyone is not None
         learn.supervised(me.model, *me.tensors(me.data.everyone), self.training, me.rng("batches"))
         return {"weights": learn.weights_of(me.model)}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        models: dict[str, Weights] = server.memory.setdefault("weights", {})
+        models = server.shared_weights()
         first = {facts.architecture: facts for facts in reversed(fleet.everyone())}
         leads = sorted(first.values(), key=lambda facts: facts.index)
         for reply in fleet.stream(
-            self.train, leads, each=lambda lead: {"weights": models.get(lead.architecture, {})}
+            self.train, leads, each=lambda lead: {"weights": models[lead.architecture]}
         ):
             models[reply.client.architecture] = reply["weights"]
 
     def serves(self, server: Server, client: Facts) -> Weights | None:
-        weights: Weights = server.memory["weights"][client.architecture]
-        return weights
+        return server.shared_weights()[client.architecture]

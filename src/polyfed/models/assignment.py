@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from polyfed.errors import ModelError, nearest
 from polyfed.models.layers import Norm, Shape
@@ -45,6 +46,7 @@ def assign_models(
     outputs: int,
     norm: Norm = "batch",
     batch: int = 1,
+    own: Mapping[str, nn.Module] | None = None,
 ) -> NDArray[np.int64]:
     """For each client the index of its model in `names`.
 
@@ -54,6 +56,7 @@ def assign_models(
     rng: used by 'random' alone.
     budgets: one per client; used by 'budget' alone.
     batch: the batch size for which memory is counted.
+    own: the user's modules, by those of the `names` that are not registered.
     """
     if not names or clients < 1:
         raise ModelError(
@@ -71,7 +74,8 @@ def assign_models(
         raise ModelError(
             f"'budget' needs one budget per client: {clients} clients, {len(budgets or ())} budgets"
         )
-    return _largest_that_fit(names, [size(name, shape, outputs, norm, batch) for name in names], budgets)
+    sizes = [size((own or {}).get(name, name), shape, outputs, norm, batch) for name in names]
+    return _largest_that_fit(names, sizes, budgets)
 
 
 def _largest_that_fit(

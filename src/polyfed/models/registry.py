@@ -37,8 +37,10 @@ _borrowing = threading.Lock()
 def register(name: str, *, vectors: bool = False) -> Callable[[Factory], Factory]:
     """Make a model known under a name; a decorator for a function (shape, outputs, norm) -> Network.
 
+    The function must also work under `torch.device("meta")`, where `size` measures it without memory.
+
     vectors: whether it takes feature vectors, shape (F,), and images of any size; others take images from 8×8
-        up. The function must also work under `torch.device("meta")`, where `size` measures it.
+        up.
     """
     key = name.lower()
 

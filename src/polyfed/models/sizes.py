@@ -49,7 +49,8 @@ def size(
         parameters + their gradients + buffers + activations
 
     where activations are the tensors that autograd keeps for the backward pass of a batch of `batch` inputs,
-    each storage counted once. Not in it: the state of the optimiser, and the workspace of single operations.
+    each storage counted once. Not in it: the state of the optimiser, the workspace of single operations and,
+    for a name, the copy that flattening a channels_last map makes.
     """
     if batch < 1:
         raise ModelError(f"batch must be at least 1, not {batch}")

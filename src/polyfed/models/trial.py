@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from polyfed.errors import ModelError
 from polyfed.models.layers import Shape
-from polyfed.models.network import memory_format
 
 
 def title(model: nn.Module) -> str:
@@ -42,8 +41,6 @@ def trial(
     """The outputs for zeros, with copies in place of the buffers; ModelError if the shape does not fit."""
     parameter = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     x = torch.zeros(rows, *shape, dtype=parameter.dtype, device=parameter.device)
-    if x.dim() == 4:
-        x = x.contiguous(memory_format=memory_format(model))
     if buffers is None:
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     devices = [x.device] if x.device.type == "cuda" else []

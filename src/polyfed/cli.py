@@ -1,0 +1,257 @@
+"""The command line: each command a few lines that call the rooms below."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.table import Table
+
+import polyfed
+from polyfed import api, data, models
+from polyfed.config import read_config
+from polyfed.errors import ConfigError, PolyfedError, UserError
+from polyfed.federation import Federation
+from polyfed.history import RunRecord, local_run_for, siblings
+from polyfed.progress import follow
+from polyfed.report.figures import bubble_chart
+from polyfed.report.tables import amount, compare_table, methods_table, partition_table, result_table
+from polyfed.run import Run
+
+PLAIN_WIDTH = 150  # of tables where there is no terminal whose width could be asked
+
+app = typer.Typer(
+    name="polyfed",
+    help="Federated learning between different models: what travels is knowledge.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+console = Console()
+if not console.is_terminal:
+    console = Console(width=PLAIN_WIDTH)
+
+RunFile = Annotated[Path, typer.Argument(metavar="FILE", help="A run file; `polyfed new` writes one.")]
+Overrides = Annotated[
+    Optional[list[str]],  # noqa: UP045  (typer reads this annotation at run time)
+    typer.Option("--set", metavar="A.B=C", help="Set a key of the run file, such as training.lr=0.1."),
+]
+Workers = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option(min=1, help="Worker processes; as many as there are cores unless told."),
+]
+
+
+@app.command()
+def run(
+    file: RunFile,
+    set_: Overrides = None,
+    out: Annotated[Optional[Path], typer.Option(help="The run directory.")] = None,  # noqa: UP045
+    workers: Workers = None,
+) -> None:
+    """Run a federation."""
+    _go(api.prepare(file, overrides=set_ or (), out=out, workers=workers))
+
+
+@app.command()
+def resume(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")], workers: Workers = None
+) -> None:
+    """Go on with a run that was stopped or killed; the result is the same, bit for bit."""
+    record = RunRecord(directory)
+    if record.finished:
+        console.print(f"{directory} has finished already.")
+        _show(directory)
+    else:
+        _go(api.reopen(directory, workers=workers))
+
+
+@app.command()
+def compare(
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Run directories.")],
+) -> None:
+    """Runs side by side."""
+    console.print(compare_table([RunRecord(path) for path in directories]))
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the runs are written.")] = Path("polyfed-runs"),
+    workers: Workers = None,
+) -> None:
+    """Eight clients with four architectures on handwritten digits: a few methods between the two bounds."""
+    example = yaml_text("demo.yaml")
+    folder = _unused(out / "demo")
+    folder.mkdir(parents=True)
+    (folder / "demo.yaml").write_text(example)
+    paths = []
+    for name in ("local", "aggregated", "fedavg", "fedprox", "pooled"):
+        overrides = [f"method.name={name}", f"name={name}"]
+        overrides += ["method.within=architecture"] if name in ("fedavg", "fedprox") else []
+        ready = api.prepare(folder / "demo.yaml", overrides=overrides, out=folder / name, workers=workers)
+        _go(ready, show=False)
+        paths.append(folder / name)
+    console.print(compare_table([RunRecord(path) for path in paths]))
+    console.print(DEMO_WORDS.format(folder=folder), soft_wrap=True)
+
+
+DEMO_WORDS = """\
+How to read it: `local` is every client alone, `pooled` is what one place with everybody's data would reach. A method
+is good if it comes close to `pooled` while only knowledge travels. Here the clients have different models, so FedAvg
+can only average weights among clients of the same model.
+Everything is in {folder}; run it your way: polyfed run {folder}/demo.yaml --set method=local --out my-run"""
+
+
+@app.command()
+def methods() -> None:
+    """List the methods and what each needs and sends."""
+    console.print(methods_table())
+
+
+@app.command(name="models")
+def list_models(
+    pattern: Annotated[str, typer.Argument(help="A wildcard, such as 'res*'.")] = "*",
+    shape: Annotated[str, typer.Option(help="Channels×height×width of the input.")] = "3x32x32",
+    outputs: Annotated[int, typer.Option(min=1, help="Classes.")] = 10,
+    norm: Annotated[str, typer.Option(help="batch or group.")] = "batch",
+) -> None:
+    """List the models with parameters, multiply-accumulates and memory of a training step."""
+    try:
+        size = tuple(int(part) for part in shape.lower().replace("×", "x").split("x"))
+    except ValueError:
+        raise ConfigError(f"--shape {shape}: write it as 3x32x32") from None
+    if norm not in ("batch", "group"):
+        raise ConfigError(f"--norm {norm}: use batch or group")
+    rows = models.table(pattern, size, outputs, norm)  # type: ignore[arg-type]
+    if not rows:
+        raise ConfigError(f"no model is called '{pattern}'; `polyfed models` lists all")
+    table = Table(box=box.SIMPLE_HEAD, title_justify="left", title=f"models for {shape} inputs and {outputs} classes")
+    for name in ("model", "parameters", "MACs", "memory (batch 1)", "layout"):
+        table.add_column(name, justify="left" if name in ("model", "layout") else "right")
+    for row in rows:
+        layout = "channels-last" if row.channels_last else "default"
+        size_ = row.size
+        table.add_row(row.name, f"{size_.parameters:,}", f"{size_.macs:,}", amount(size_.memory_bytes), layout)
+    console.print(table)
+
+
+@app.command(name="data")
+def list_data() -> None:
+    """List the named data sets and where each would come from."""
+    table = Table(box=box.SIMPLE_HEAD, title_justify="left", title="named data sets; your own: a parquet, CSV or .npz file, or a folder of images by class")
+    for name in ("name", "from"):
+        table.add_column(name)
+    for name in data.known_sets():
+        table.add_row(name, name)
+    console.print(table)
+
+
+@app.command()
+def new(
+    path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("polyfed.yaml"),
+) -> None:
+    """Write a commented run file to start from."""
+    if path.exists():
+        raise ConfigError(f"{path} is there already: choose another name")
+    path.write_text(yaml_text("new.yaml"))
+    console.print(f"wrote {path}; now: polyfed run {path}", soft_wrap=True)
+
+
+@app.command()
+def partition(
+    file: RunFile,
+    set_: Overrides = None,
+    figure: Annotated[Path, typer.Option("--figure", "-o", help="The picture to write.")] = Path("partition.png"),
+) -> None:
+    """Print and plot who holds what."""
+    federation = Federation(read_config(file, set_ or ()))
+    classes = federation.dataset.classes
+    counts = federation.partition.class_counts(federation.labels, len(classes))
+    names = [federation.architecture(index) for index in range(federation.clients)]
+    console.print(partition_table(counts, classes, names))
+    bubble_chart(counts, classes, figure, title=f"{federation.dataset.name}: {federation.clients} clients")
+    console.print(f"wrote {figure}", soft_wrap=True)
+
+
+def _go(ready: Run, *, show: bool = True) -> None:
+    """Do a run with its progress on the screen."""
+    try:
+        follow(ready, console)
+    finally:
+        ready.close()
+    if ready.finished and show:
+        _show(ready.path)
+    elif not ready.finished:
+        console.print(f"saved after round {ready.round}; go on with: polyfed resume {ready.path}", soft_wrap=True)
+        raise typer.Exit(130)
+
+
+def _show(path: Path) -> None:
+    record = RunRecord(path)
+    local = local_run_for(record, siblings(path))
+    known = local if local is not None and local.path.resolve() != path.resolve() else None
+    console.print(result_table(record, known))
+    if known is None and record.summary["method"] != "local":
+        command = f"polyfed run {path}/config.yaml --set method=local --out {path.parent / 'local'}"
+        console.print(f"to see the gain over local training: {command}", soft_wrap=True)
+    console.print(f"everything is in {path}", soft_wrap=True)
+
+
+def _unused(path: Path) -> Path:
+    number = 1
+    candidate = path
+    while candidate.exists():
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}")
+    return candidate
+
+
+def yaml_text(name: str) -> str:
+    """One of the run files that come with polyfed."""
+    return (files("polyfed") / "examples" / name).read_text()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"polyfed {polyfed.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
+    version: Annotated[  # noqa: ARG001
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Federated learning between different models: what travels is knowledge."""
+    level = logging.DEBUG if verbose else logging.WARNING
+    handler = RichHandler(console=Console(stderr=True), show_time=False, show_path=False)
+    logging.basicConfig(level=level, format="%(message)s", handlers=[handler])
+    logging.getLogger("polyfed").setLevel(logging.DEBUG if verbose else logging.INFO)
+
+
+def main() -> None:
+    """The command `polyfed`: a user's mistake is one line and exit code 2, never a traceback."""
+    try:
+        app()
+    except UserError as error:
+        sys.stderr.write(f"polyfed: {error}\n")
+        sys.exit(2)
+    except OSError as error:
+        sys.stderr.write(f"polyfed: {error.strerror or error}: {error.filename or ''}\n")
+        sys.exit(2)
+    except PolyfedError as error:
+        sys.stderr.write(f"polyfed: {type(error).__name__}: {error}\n")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.stderr.write("polyfed: stopped\n")
+        sys.exit(130)

@@ -1,0 +1,145 @@
+"""Tables for the terminal: of one run, of several side by side, of methods and of who holds what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from polyfed.history import RunRecord, local_run_for
+from polyfed.learn import Training
+from polyfed.message import Kind
+from polyfed.method import Need, registered
+
+HELD_SHOWN = 50  # clients listed by `partition` before the rest is summed up
+
+
+def percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f}"
+
+
+def amount(size: float) -> str:
+    """Bytes in a unit that reads well (decimal: 1 MB is 1,000,000 bytes)."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError
+
+
+def compare_table(records: Sequence[RunRecord]) -> Table:
+    """Runs side by side: what each client gets on its own data and on everybody's, and what it cost."""
+    table = Table(box=box.SIMPLE_HEAD, title_justify="left", title="accuracy in % at the last round; own: a client's own test data, all: the whole test set")
+    table.add_column("run")
+    for name in ("own mean", "± spread", "worst", "all mean", "gain own", "gain all", "chosen own (round)"):
+        table.add_column(name, justify="right")
+    for name in ("sent per client", "seconds"):
+        table.add_column(name, justify="right")
+    for record in records:
+        summary = record.summary
+        last, chosen = summary["last"], summary["chosen"]
+        own, whole = last.get("own", {}), last.get("whole", {})
+        local = local_run_for(record, list(records))
+        gain = record.gain_over(local) if local is not None and local.path != record.path else {}
+        sent = sum(size for kind, size in summary["bytes"]["up"].items() if kind != Kind.CONTROL) / summary["clients"]
+        best = f"{percent(chosen.get('own', {}).get('mean'))} ({chosen['round']})" if chosen else "–"
+        table.add_row(
+            record.path.name,
+            percent(own.get("mean")),
+            percent(own.get("spread")),
+            percent(own.get("worst")),
+            percent(whole.get("mean")),
+            signed(gain.get("own")),
+            signed(gain.get("whole")),
+            best,
+            amount(sent) if sent else "nothing",
+            f"{summary['seconds']:.1f}",
+        )
+    return table
+
+
+def signed(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:+.1f}"
+
+
+def result_table(record: RunRecord, local: RunRecord | None) -> Table:
+    """One run's result, at the last round and at the round chosen on validation."""
+    summary = record.summary
+    chosen = summary["chosen"]
+    table = Table(box=box.SIMPLE_HEAD, title_justify="left", title=f"{summary['name']}: {summary['method']}, {summary['clients']} clients")
+    table.add_column("accuracy in %")
+    table.add_column(f"last round ({summary['rounds']})", justify="right")
+    if chosen:
+        table.add_column(f"chosen on validation ({chosen['round']})", justify="right")
+    rounds = [summary["last"], *([chosen] if chosen else [])]
+    for title, part in (("own test data", "own"), ("whole test set", "whole")):
+        if part in summary["last"]:
+            for what in ("mean", "worst", "best", "spread"):
+                table.add_row(f"{title}, {what}", *(percent(each[part][what]) for each in rounds))
+    if "amp" in summary["last"]:
+        table.add_row("AMP (all own test rows together)", *(percent(each["amp"]) for each in rounds))
+        table.add_row("WLP (worst client)", *(percent(each["wlp"]) for each in rounds))
+        table.add_row("FM (variance, ×10⁻³)", *(f"{1000 * each['fm']:.2f}" for each in rounds))
+    if local is not None:
+        for part, gain in record.gain_over(local).items():
+            table.add_row(f"gain over {local.path.name}, {part}", signed(gain))
+    for name, scores in summary["last"]["architectures"].items():
+        shown = " / ".join(percent(scores[part]) for part in ("own", "whole") if part in scores)
+        table.add_row(f"{name} (own / whole)", shown)
+    for direction in ("up", "down"):
+        sizes = summary["bytes"][direction]
+        shown = ", ".join(f"{kind} {amount(size)}" for kind, size in sizes.items())
+        table.add_row(f"bytes {direction}", shown or "nothing")
+    if summary["failures"]:
+        table.add_row("failed client steps", str(summary["failures"]))
+    return table
+
+
+def methods_table() -> Table:
+    """What every method can do, from its own declarations."""
+    table = Table(box=box.SIMPLE_HEAD, title_justify="left", title="methods, from what each declares")
+    for name in ("method", "different models", "server", "weights travel", "public data", "leaves a client"):
+        table.add_column(name)
+    table.add_column("in short")
+    for name, kind in registered().items():
+        method = kind(kind.Settings(), Training())
+        kinds = dict.fromkeys(method.sends.values())
+        table.add_row(
+            name,
+            _mixed_models(kind, method.needs),
+            "yes" if method.server else "no",
+            "yes" if {Kind.WEIGHTS, Kind.GRADIENTS} & set(kinds) else "no",
+            "labelled" if Need.PUBLIC_LABELS in method.needs else _yes(Need.PUBLIC in method.needs),
+            "all data" if Need.ALL_DATA in method.needs else ", ".join(kinds) or "nothing",
+            method.summary,
+        )
+    return table
+
+
+def _mixed_models(kind: Any, needs: frozenset[Need]) -> str:
+    if Need.COMMON_ARCHITECTURE not in needs:
+        return "yes"
+    return "in groups" if "within" in kind.Settings.model_fields else "no"
+
+
+def _yes(truth: bool) -> str:
+    return "yes" if truth else "no"
+
+
+def partition_table(counts: np.ndarray[Any, Any], classes: Sequence[str], names: Sequence[str]) -> Table:
+    """Who holds how many samples of which class."""
+    table = Table(box=box.SIMPLE_HEAD, title_justify="left", title=f"{len(counts)} clients, {counts.sum()} samples")
+    for name in ("client", "model", "samples", "classes"):
+        table.add_column(name, justify="left" if name in ("client", "model") else "right")
+    few = len(classes) <= 20
+    for name in classes if few else ("largest class",):
+        table.add_column(str(name), justify="right")
+    for index, row in enumerate(counts[:HELD_SHOWN]):
+        held = [str(count) if count else "·" for count in row] if few else [f"{percent(row.max() / row.sum())} %"]
+        table.add_row(str(index), names[index], str(row.sum()), str((row > 0).sum()), *held)
+    if len(counts) > HELD_SHOWN:
+        table.add_row("…", f"{len(counts) - HELD_SHOWN} more")
+    return table

@@ -1,0 +1,236 @@
+"""The contract that every method keeps, as one suite: for ours, and for your own.
+
+    from polyfed.testing import check_method
+
+    def test_my_method_keeps_the_contract():
+        check_method(MyMethod, strength=0.5)
+
+It needs no data beyond those embedded and takes some seconds.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+from polyfed.checkpoint import RunDirectory, read_lines
+from polyfed.config import read_config
+from polyfed.engines import Engine, Inline, Pool
+from polyfed.engines.host import Host, digest
+from polyfed.errors import UserError
+from polyfed.federation import Federation
+from polyfed.message import decode, encode
+from polyfed.method import Method, Need
+from polyfed.nodes import Client, client_name
+from polyfed.run import Run
+
+CHANCE = 0.1  # ten classes of digits
+
+
+class ContractError(AssertionError):
+    """A method does not keep the contract."""
+
+
+def check_method(
+    method: type[Method], *, config: Mapping[str, Any] | None = None, **settings: Any
+) -> None:
+    """Raise `ContractError` unless the method keeps the contract.
+
+    - parity: inline = pool = resumed, bit for bit: models, memory, history, ledger;
+    - only what `sends` declares leaves a client;
+    - a client's state survives being saved and loaded, exactly;
+    - a client that fails has the state it had before, the others go on, and the reason is in the history;
+    - steps that say they only read do so; the method object itself holds no state;
+    - it learns more than chance.
+
+    settings: the method's own. config: changes to the small federation on which it is tried.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Trial(method, settings, config or {}, Path(folder))
+        reference = trial.run("inline", Inline())
+        trial.learns(reference)
+        trial.same(reference, trial.run("pool", Pool(2)), "the pool")
+        trial.same(reference, trial.run_in_two_parts(), "a run that was stopped and resumed")
+        trial.declares()
+        trial.survives_saving()
+        trial.rolls_back()
+        trial.reads_only()
+
+
+class Trial:
+    """A small federation on which one method is tried."""
+
+    def __init__(
+        self, method: type[Method], settings: Mapping[str, Any], config: Mapping[str, Any], folder: Path
+    ) -> None:
+        self.method = method
+        self.folder = folder
+        needs = method(method.Settings(**settings), read_config({}).training).needs
+        mixed = Need.COMMON_ARCHITECTURE not in needs
+        content: dict[str, Any] = {
+            "rounds": 3,
+            "data": {
+                "limit": 600,
+                "clients": 4,
+                "partition": {"kind": "dirichlet", "alpha": 1.0},
+                "public": {"source": "share", "share": 0.2},
+            },
+            "models": {"names": ["mlp-small", "cnn-small"] if mixed else ["cnn-small"]},
+            "training": {"epochs": 3, "batch": 16, "lr": 0.05, "momentum": 0.9},
+            "checkpoint_seconds": 0,
+        }
+        if Need.SERVER_MODEL in needs:
+            content["models"]["server"] = "cnn-small"
+        for key, value in config.items():
+            content[key] = {**content[key], **value} if isinstance(content.get(key), dict) else value
+        self.config = read_config({**content, "method": "local"})
+        self.settings = settings
+
+    def federation(self, method: type[Method] | None = None) -> Federation:
+        """The federation, with the method or a variant of it, whether it is registered or not."""
+        kind = method or self.method
+        federation = Federation(self.config)
+        federation.method = kind(kind.Settings(**self.settings), self.config.training)
+        federation.check_needs()
+        return federation
+
+    def make(self, name: str, engine: Engine, method: type[Method] | None = None) -> Run:
+        return Run(self.federation(method), engine, RunDirectory(self.folder / name, new=True))
+
+    def run(self, name: str, engine: Engine, method: type[Method] | None = None) -> Path:
+        run = self.make(name, engine, method)
+        before = set(vars(run.method))
+        try:
+            run.go()
+        finally:
+            run.close()
+        _must(set(vars(run.method)) == before, "the method object holds state: keep it in me.memory or server.memory")
+        return run.path
+
+    def run_in_two_parts(self) -> Path:
+        first = self.make("parts", Inline())
+        first.go(lambda run: run.stop())
+        first.close()
+        _must(0 < first.round < self.config.rounds, "the run did not stop in the middle")
+        second = Run(self.federation(), Pool(2), RunDirectory(first.path, new=False))
+        second.go()
+        second.close()
+        return first.path
+
+    def same(self, one: Path, other: Path, what: str) -> None:
+        for name, content in result_of(one).items():
+            _must(content == result_of(other)[name], f"{what} gives another {name} than the inline engine")
+
+    def learns(self, path: Path) -> None:
+        reached = json.loads((path / "summary.json").read_text())["last"]
+        best = max(reached[part]["mean"] for part in ("own", "whole") if part in reached)
+        _must(best > 2 * CHANCE, f"it reaches {best:.0%} where chance is {CHANCE:.0%}")
+
+    def declares(self) -> None:
+        """Without its declarations the method cannot send: so nothing travels beside them."""
+        if not self.method.sends:
+            return
+        silent = type("Silent", (self.method,), {"sends": {}})
+        try:
+            self.run("silent", Inline(), silent)
+        except UserError as error:
+            _must("does not declare" in str(error), f"sending undeclared fields failed for another reason: {error}")
+        else:
+            raise ContractError("it declares kinds that it never sends")
+
+    def survives_saving(self) -> None:
+        host = self._trained_host()
+        keeps = host.method.keeps
+        for index in range(2):
+            state = host.client(index).state(keeps)
+            fresh = Host(self.federation(), host.method, self.folder).client(index)
+            fresh.restore(decode(encode(state)))
+            again = fresh.state(keeps)
+            _must(encode(state) == encode(again), f"{client_name(index)}'s state does not survive being saved")
+
+    def rolls_back(self) -> None:
+        """A client that fails after having done its work must have the state it had before."""
+        spoilt = _failing(self.method)
+        path = self.run("failing", Inline(), spoilt)
+        failures = [
+            failure for line in read_lines(path / "history.jsonl") for failure in line.get("failures", ())
+        ]
+        _must(bool(failures), "a client that fails is not in the history")
+        _must({failure["client"] for failure in failures} == {client_name(0)}, "one client's failure spread to others")
+        saved = {line["client"] for line in read_lines(path / "states.jsonl")}
+        _must(0 not in saved, "a client that only ever failed has another state than before")
+
+    def reads_only(self) -> None:
+        host = self._trained_host()
+        for index in range(2):
+            me = host.client(index)
+            before = encode(me.state())
+            me.examine(me.model)
+            _must(encode(me.state()) == before, "looking at a client's model changes it")
+
+    def _trained_host(self) -> Host:
+        engine = Inline()
+        run = self.make(f"host-{len(list(self.folder.iterdir()))}", engine)
+        run.open()
+        run.go(lambda now: now.stop() if now.round == 1 else None)
+        host = Host(run.federation, run.method, self.folder)
+        host.restore(run.directory.state_files())
+        run.close()
+        return host
+
+
+def result_of(path: Path) -> dict[str, Any]:
+    """Everything that a run produced and that must not depend on how it was carried out."""
+    history = [
+        {key: value for key, value in line.items() if key != "seconds"}
+        for line in read_lines(path / "history.jsonl")
+    ]
+    models = {file.name: digest(file.read_bytes()) for file in sorted((path / "models").glob("*.safetensors"))}
+    states = {line["client"]: line["digest"] for line in read_lines(path / "states.jsonl")}
+    server = sorted((path / "states").glob("server.*"))[-1]
+    return {
+        "models": models,
+        "states": states,
+        "server state": digest(server.read_bytes()),
+        "history": history,
+        "ledger": list(read_lines(path / "ledger.jsonl")),
+    }
+
+
+def _failing(method: type[Method]) -> type[Method]:
+    """The method with every step of the first client raising once it has done its work."""
+
+    def spoil(step: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(step)
+        def wrapped(self: Method, me: Client, *args: Any, **kwargs: Any) -> Any:
+            result = step(self, me, *args, **kwargs)
+            if me.facts.index == 0:
+                raise RuntimeError("spoilt on purpose")
+            return result
+
+        if hasattr(wrapped, "together"):
+            del wrapped.together
+        return wrapped
+
+    steps = {
+        name: spoil(step)
+        for kind in reversed(method.__mro__)
+        for name, step in vars(kind).items()
+        if getattr(step, "is_client_step", False)
+    }
+    return type(f"Failing{method.__name__}", (method,), steps)
+
+
+def _must(truth: bool, what: str) -> None:
+    if not truth:
+        raise ContractError(what)
+
+
+__all__ = ["ContractError", "check_method", "result_of"]
+
+
