@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.works import SAMPLES, TEST_ROWS, Work, WORKS, bare_loop, cpu_seconds, source
+from benchmarks.works import SAMPLES, TEST_ROWS, WORKS, Work, bare_loop, cpu_seconds, source
 
 
 def polyfed_run(work: Work, workers: int) -> dict[str, float]:

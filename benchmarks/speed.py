@@ -93,7 +93,9 @@ def _print(work: str, runs: dict[str, list[dict[str, float]]], memory: float) ->
 
     one, two, most = TARGETS[work]
     print(f"\n{WORKS[work].name}: median of {len(runs['bare'])} interleaved runs, ratios to the bare loop")
-    print(f"{'case':<16}{'wall s':>9}{'ratio':>8}{'target':>8}{'cpu ratio':>11}{'start s':>9}{'accuracy':>10}")
+    print(
+        f"{'case':<16}{'wall s':>9}{'ratio':>8}{'target':>8}{'cpu ratio':>11}{'start s':>9}{'accuracy':>10}"
+    )
     goals = {"bare": "", "tuned": "", "1": f"{one:.2f}", "2": f"{two:.2f}"}
     titles = {"bare": "bare loop", "tuned": "tuned by hand", "1": "polyfed, 1", "2": "polyfed, 2"}
     for case in CASES:

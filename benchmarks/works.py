@@ -52,7 +52,9 @@ def source(work: Work) -> object:
         channels, height, width = work.shape
 
         def images(count: int) -> tuple[Tensor, Tensor]:
-            x = torch.randint(0, 256, (count, channels, height, width), dtype=torch.uint8, generator=generator)
+            x = torch.randint(
+                0, 256, (count, channels, height, width), dtype=torch.uint8, generator=generator
+            )
             return x, torch.randint(0, 10, (count,), generator=generator)
 
         return {"train": images(rows), "test": images(TEST_ROWS)}
@@ -77,7 +79,7 @@ def bare_loop(work: Work, *, tuned: bool) -> dict[str, float]:
     torch.set_num_threads(1)
     model: nn.Module = models.build(work.model, work.shape, 10, generator=torch.Generator().manual_seed(0))
     layout = models.memory_format(model) if tuned else torch.contiguous_format
-    model = model.to(memory_format=layout)
+    model = model.to(memory_format=layout)  # type: ignore[call-overload]
     x, y, x_test, y_test = tensors(work, layout)
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(1))
     shares = [part.clone() for part in order.split(SAMPLES)]
@@ -103,10 +105,9 @@ def bare_loop(work: Work, *, tuned: bool) -> dict[str, float]:
     model.load_state_dict(weights)
     model.eval()
     with torch.no_grad():
-        right = sum(
-            int((model(part).argmax(1) == answer).sum())
-            for part, answer in zip(x_test.split(256), y_test.split(256), strict=True)
-        )
+        right = 0
+        for part, answer in zip(x_test.split(256), y_test.split(256), strict=True):
+            right += int((model(part).argmax(1) == answer).sum())
     return {
         "wall": time.perf_counter() - wall,
         "cpu": time.process_time() - cpu,

@@ -1,8 +1,8 @@
 """polyfed: federated learning between different models. What travels is knowledge.
 
-    import polyfed
-    done = polyfed.run(method="fedavg", rounds=10, models=[make_model], data=(x, y))
-    print(done.summary["last"]["own"])
+import polyfed
+done = polyfed.run(method="fedavg", rounds=10, models=[make_model], data=(x, y))
+print(done.summary["last"]["own"])
 """
 
 from polyfed import methods

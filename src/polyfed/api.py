@@ -15,8 +15,8 @@ from polyfed import learn, models
 from polyfed.checkpoint import RunDirectory, read_manifest
 from polyfed.config import read_config
 from polyfed.errors import CheckpointError, ConfigError
-from polyfed.message import METADATA_KEY
 from polyfed.federation import Federation, ModelMaker
+from polyfed.message import METADATA_KEY
 from polyfed.run import Listener, Run, make_engine
 
 Models = Mapping[str, ModelMaker] | Sequence[ModelMaker]
@@ -125,7 +125,9 @@ def _shared_model(folder: Path, name: str) -> Path:
     which = json.loads(listing.read_text()) if listing.exists() else {}
     if name not in which:
         known = sorted(path.stem for path in (folder / "models").glob("*.safetensors"))
-        raise CheckpointError(f"no final model '{name}' in {folder}: there are {', '.join([*known, *which][:8])} …")
+        raise CheckpointError(
+            f"no final model '{name}' in {folder}: there are {', '.join([*known, *which][:8])} …"
+        )
     return folder / "models" / f"{which[name]}.safetensors"
 
 

@@ -84,7 +84,9 @@ class RunDirectory:
         self.path = path
         if new:
             if path.exists() and any(path.iterdir()):
-                raise CheckpointError(f"{path} is not empty: choose another --out, or `polyfed resume {path}`")
+                raise CheckpointError(
+                    f"{path} is not empty: choose another --out, or `polyfed resume {path}`"
+                )
             for part in ("states", "models"):
                 (path / part).mkdir(parents=True, exist_ok=True)
         elif not (path / "manifest.json").exists():
@@ -105,7 +107,9 @@ class RunDirectory:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             lock.close()
-            raise CheckpointError(f"another process is at work in {self.path}: wait for it or stop it") from None
+            raise CheckpointError(
+                f"another process is at work in {self.path}: wait for it or stop it"
+            ) from None
         return lock
 
     def write_config(self, content: Mapping[str, Any]) -> None:
@@ -141,7 +145,7 @@ class RunDirectory:
         }
         content = json.dumps({**manifest, "digest": _seal(manifest)}, indent=1).encode()
         write_through(self.path / "manifest.tmp", content)
-        os.replace(self.path / "manifest.tmp", self.path / "manifest.json")
+        (self.path / "manifest.tmp").replace(self.path / "manifest.json")
         self.manifest = manifest
         kept = {state.file for state in saved}
         for file in replaced:
@@ -153,7 +157,9 @@ class RunDirectory:
         manifest = self.manifest
         config = self.path / "config.yaml"
         if not config.exists() or digest(config.read_bytes()) != manifest["config"]:
-            raise CheckpointError(f"{config} was edited since the run began: start a new run with the new settings")
+            raise CheckpointError(
+                f"{config} was edited since the run began: start a new run with the new settings"
+            )
         self.history.rewind(manifest["history"])
         self.ledger.rewind(manifest["ledger"])
         self.index.rewind(manifest["states"])
@@ -203,7 +209,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if seal != _seal(manifest):
         raise CheckpointError(f"{path / 'manifest.json'} was edited since it was written")
     if manifest["format"] != FORMAT:
-        raise CheckpointError(f"{path} was written by another version of polyfed (format {manifest['format']})")
+        raise CheckpointError(
+            f"{path} was written by another version of polyfed (format {manifest['format']})"
+        )
     return dict(manifest)
 
 

@@ -63,7 +63,8 @@ def run(
 
 @app.command()
 def resume(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")], workers: Workers = None
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
+    workers: Workers = None,
 ) -> None:
     """Go on with a run that was stopped or killed; the result is the same, bit for bit."""
     record = RunRecord(directory)
@@ -133,20 +134,28 @@ def list_models(
     rows = models.table(pattern, size, outputs, norm)  # type: ignore[arg-type]
     if not rows:
         raise ConfigError(f"no model is called '{pattern}'; `polyfed models` lists all")
-    table = Table(box=box.SIMPLE_HEAD, title_justify="left", title=f"models for {shape} inputs and {outputs} classes")
+    table = Table(
+        box=box.SIMPLE_HEAD, title_justify="left", title=f"models for {shape} inputs and {outputs} classes"
+    )
     for name in ("model", "parameters", "MACs", "memory (batch 1)", "layout"):
         table.add_column(name, justify="left" if name in ("model", "layout") else "right")
     for row in rows:
         layout = "channels-last" if row.channels_last else "default"
         size_ = row.size
-        table.add_row(row.name, f"{size_.parameters:,}", f"{size_.macs:,}", amount(size_.memory_bytes), layout)
+        table.add_row(
+            row.name, f"{size_.parameters:,}", f"{size_.macs:,}", amount(size_.memory_bytes), layout
+        )
     console.print(table)
 
 
 @app.command(name="data")
 def list_data() -> None:
     """List the named data sets and where each would come from."""
-    table = Table(box=box.SIMPLE_HEAD, title_justify="left", title="named data sets; your own: a parquet, CSV or .npz file, or a folder of images by class")
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title="named data sets; your own: a parquet, CSV or .npz file, or a folder of images by class",
+    )
     for name in ("name", "from"):
         table.add_column(name)
     for name in data.known_sets():
@@ -169,7 +178,9 @@ def new(
 def partition(
     file: RunFile,
     set_: Overrides = None,
-    figure: Annotated[Path, typer.Option("--figure", "-o", help="The picture to write.")] = Path("partition.png"),
+    figure: Annotated[Path, typer.Option("--figure", "-o", help="The picture to write.")] = Path(
+        "partition.png"
+    ),
 ) -> None:
     """Print and plot who holds what."""
     federation = Federation(read_config(file, set_ or ()))
@@ -190,7 +201,9 @@ def _go(ready: Run, *, show: bool = True) -> None:
     if ready.finished and show:
         _show(ready.path)
     elif not ready.finished:
-        console.print(f"saved after round {ready.round}; go on with: polyfed resume {ready.path}", soft_wrap=True)
+        console.print(
+            f"saved after round {ready.round}; go on with: polyfed resume {ready.path}", soft_wrap=True
+        )
         raise typer.Exit(130)
 
 
@@ -228,7 +241,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def common(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
-    version: Annotated[  # noqa: ARG001
+    version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:

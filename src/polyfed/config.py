@@ -257,7 +257,9 @@ def _follow(schema: type[BaseModel], location: Sequence[Any]) -> tuple[list[str]
             path.append(str(part))
             known = [key for option in options for key in option.model_fields]
             fields = [option.model_fields.get(str(part)) for option in options]
-            options = [model for field in fields if field for model in _models_in(field.annotation)] or options
+            options = [
+                model for field in fields if field for model in _models_in(field.annotation)
+            ] or options
     return path, known
 
 

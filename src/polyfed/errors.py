@@ -1,15 +1,15 @@
 """Every error that polyfed raises on purpose.
 
-    PolyfedError
-    ├── UserError            something to mend in what polyfed was given; the command line exits with 2
-    │   ├── ConfigError      a run file, an override, an argument
-    │   ├── DataError        a data set, a partition, a public set
-    │   ├── ModelError       a model that is unknown or does not fit its input or its peers
-    │   ├── MethodError      a method whose needs are not met, or which sends what it did not declare
-    │   ├── CheckpointError  a run directory that is missing, truncated or edited
-    │   └── RunError         a run that cannot go on: a full disk, every client failing
-    ├── MessageError         bytes that are not a message of ours
-    └── WorkerLost           a worker process ended in the middle of a step
+PolyfedError
+├── UserError            something to mend in what polyfed was given; the command line exits with 2
+│   ├── ConfigError      a run file, an override, an argument
+│   ├── DataError        a data set, a partition, a public set
+│   ├── ModelError       a model that is unknown or does not fit its input or its peers
+│   ├── MethodError      a method whose needs are not met, or which sends what it did not declare
+│   ├── CheckpointError  a run directory that is missing, truncated or edited
+│   └── RunError         a run that cannot go on: a full disk, every client failing
+├── MessageError         bytes that are not a message of ours
+└── WorkerLost           a worker process ended in the middle of a step
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ import copy
 import functools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,9 +16,9 @@ from polyfed import data, learn, models
 from polyfed.config import RunConfig, pick_device
 from polyfed.data import DataSet, Rows
 from polyfed.engines.pool import cores
-from polyfed.errors import ConfigError, MethodError, ModelError, nearest
+from polyfed.errors import ConfigError, MethodError, ModelError
 from polyfed.fleet import Cohorts
-from polyfed.method import Method, Need
+from polyfed.method import Need
 from polyfed.nodes import Client, Holdings, Roster, Server, client_name
 from polyfed.seeds import Seeds
 
@@ -154,7 +153,7 @@ class Federation:
                 )
 
     def architecture(self, index: int) -> str:
-        return self.architectures[int(self.which[index])]
+        return self.roster.architecture(index)
 
     def build(self, architecture: str) -> nn.Module:
         return self._built(architecture, "model", architecture)
@@ -180,19 +179,19 @@ class Federation:
                 model = maker()
             if not isinstance(model, nn.Module):
                 raise ModelError(f"model '{architecture}' gave a {type(model).__name__}, not an nn.Module")
-            model = model.to(memory_format=models.memory_format(model))
+            model = model.to(memory_format=models.memory_format(model))  # type: ignore[call-overload]
         return model.to(self.device)
 
     # -- nodes -----------------------------------------------------------------------------------------------
 
-    def client(self, index: int, model: nn.Module) -> Client:
+    def client(self, index: int, model: nn.Module, scratch_model: Callable[[str], nn.Module]) -> Client:
         return Client(
             facts=self.roster[index],
             model=model,
             data=self.holdings(index),
             seeds=self.seeds,
             device=self.device,
-            build=self.build,
+            scratch_model=scratch_model,
             budget=self.config.models.budget_of(index),
         )
 
@@ -242,7 +241,9 @@ class Federation:
                 + (" or method.within=architecture" if "within" in method.Settings.model_fields else "")
             )
         if Need.PUBLIC in needs and self.public is None:
-            raise MethodError(f"{name} needs public data: set data.public.source=share and data.public.share=0.1, or name a data set")
+            raise MethodError(
+                f"{name} needs public data: set data.public.source=share and data.public.share=0.1, or name a data set"
+            )
         if Need.PUBLIC_LABELS in needs and self.public is not None and self.public.dataset.labels is None:
             raise MethodError(f"{name} needs labels on the public data: set data.public.labels=own")
         if Need.SERVER_MODEL in needs and self.config.models.server is None:
@@ -262,9 +263,7 @@ class Federation:
 
     def stackable(self) -> frozenset[str]:
         """The architectures whose clients can be trained stacked."""
-        return frozenset(
-            name for name in self.architectures if getattr(self.build(name), "stackable", False)
-        )
+        return frozenset(name for name in self.architectures if getattr(self.build(name), "stackable", False))
 
     @property
     def device_type(self) -> str:
@@ -294,7 +293,9 @@ def _by_name(wanted: Mapping[str, str], clients: int) -> dict[int, str]:
         except ValueError:
             raise ConfigError(f"models.clients: '{key}' is no client; write 7, client-7 or 0-5") from None
         if not span or span[-1] >= clients:
-            raise ConfigError(f"models.clients: '{key}' is not within the {clients} clients (0-{clients - 1})")
+            raise ConfigError(
+                f"models.clients: '{key}' is not within the {clients} clients (0-{clients - 1})"
+            )
         chosen.update(dict.fromkeys(span, name))
     return chosen
 

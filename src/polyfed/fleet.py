@@ -277,7 +277,7 @@ class Fleet:
         """One model for many: the whole test set is cut into parts, each scored by another member."""
         cuts = [place * whole_rows // len(members) for place in range(len(members) + 1)]
         parts = {facts.index: [cuts[place], cuts[place + 1]] for place, facts in enumerate(members)}
-        payload = {"architecture": architecture, "weights": weights}
+        payload: Fields = {"architecture": architecture, "weights": weights}
         each = lambda facts: {"part": parts[facts.index]}  # noqa: E731
         list(self._replies(self._examination.examine, members, each, payload, None, "evaluation"))
         scores = self.measured.pop("", {})

@@ -41,7 +41,8 @@ class RunRecord:
     def summary(self) -> dict[str, Any]:
         if not self.finished:
             raise CheckpointError(
-                f"{self.path} has not finished: `polyfed resume {self.path}` goes on from round {self.manifest['round']}"
+                f"{self.path} has not finished: `polyfed resume {self.path}` goes on from"
+                f" round {self.manifest['round']}"
             )
         return dict(json.loads((self.path / "summary.json").read_text()))
 
@@ -73,7 +74,11 @@ class RunRecord:
 def local_run_for(record: RunRecord, among: list[RunRecord]) -> RunRecord | None:
     """A finished `local` run of the same federation, to measure gain against."""
     for other in among:
-        if other.finished and other.config["method"]["name"] == "local" and other.federation == record.federation:
+        if (
+            other.finished
+            and other.config["method"]["name"] == "local"
+            and other.federation == record.federation
+        ):
             return other
     return None
 

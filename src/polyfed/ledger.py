@@ -51,7 +51,10 @@ class Ledger:
         return {"round": number, "rows": rows}
 
     def total(
-        self, direction: Direction | None = None, kind: str | None = None, purpose: Purpose | None = "training"
+        self,
+        direction: Direction | None = None,
+        kind: str | None = None,
+        purpose: Purpose | None = "training",
     ) -> int:
         """Bytes so far, over all rounds and clients."""
         wanted = (direction, kind, purpose)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from polyfed.errors import MessageError
 
-Value: TypeAlias = "Tensor | str | int | float | bool | None | Sequence[Value] | Mapping[str, Value]"
+Value: TypeAlias = "Tensor | str | int | float | bool | Sequence[Value] | Mapping[str, Value] | None"
 Fields: TypeAlias = Mapping[str, Value]
 Weights: TypeAlias = dict[str, Tensor]
 
@@ -85,7 +85,8 @@ def decode(data: bytes) -> dict[str, Any]:
 def sizes_of(fields: Fields) -> dict[str, int]:
     """How many bytes of a message each field takes: its tensors' bytes, or its JSON where it has none."""
     return {
-        name: sum(tensor.nbytes for tensor in tensors_in(value)) or len(json.dumps(value, default=lambda _: 0))
+        name: sum(tensor.nbytes for tensor in tensors_in(value))
+        or len(json.dumps(value, default=lambda _: 0))
         for name, value in fields.items()
     }
 
@@ -140,7 +141,9 @@ def _fold(value: Value, tensors: dict[str, Tensor]) -> Any:
         return {"l": [_fold(item, tensors) for item in value]}
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
-    raise TypeError(f"{type(value).__name__} cannot travel: use tensors, numbers, texts, lists or dictionaries")
+    raise TypeError(
+        f"{type(value).__name__} cannot travel: use tensors, numbers, texts, lists or dictionaries"
+    )
 
 
 def _unfold(folded: Any, tensors: Mapping[str, Tensor]) -> Any:

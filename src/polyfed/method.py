@@ -143,7 +143,7 @@ class Examination(Method):
         """Score the client's own model, or the one it is sent, on its own data and (a part of) the test set."""
         model = me.model
         if weights is not None:
-            model = me.build(architecture or me.facts.architecture)
+            model = me.scratch_model(architecture or me.facts.architecture)
             learn.load_weights(model, weights)
         return {MEASURED: {"": me.examine(model, slice(*part) if part else slice(None))}}
 

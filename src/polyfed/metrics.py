@@ -74,5 +74,7 @@ def summarise(scores: Mapping[int, Measurement], architecture: Callable[[int], s
 
 def chosen_round(lines: Sequence[Mapping[str, Any]]) -> int | None:
     """The evaluated round with the best validation accuracy, the earliest of equals; never chosen on test."""
-    rated = [(line["summary"]["validation"], -line["round"]) for line in lines if "validation" in line["summary"]]
+    rated = [
+        (line["summary"]["validation"], -line["round"]) for line in lines if "validation" in line["summary"]
+    ]
     return -max(rated)[1] if rated else None

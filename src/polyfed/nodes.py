@@ -67,7 +67,8 @@ class Client:
     data: Holdings
     seeds: Seeds
     device: torch.device
-    build: Callable[[str], nn.Module]
+    scratch_model: Callable[[str], nn.Module]
+    """A model of a named architecture to work with inside a step: load weights first, nothing of it lasts."""
     budget: Budget = field(default_factory=Budget)
     memory: State = field(default_factory=dict)
     moment: Moment = field(default_factory=lambda: Moment(0, 0))
@@ -146,7 +147,7 @@ class Client:
 class Roster(Sequence[Facts]):
     """What every client declared. Facts are made when asked for: a million clients are two arrays."""
 
-    def __init__(self, samples: Sequence[int], architectures: Sequence[str], which: Sequence[int]) -> None:
+    def __init__(self, samples: Sequence[int], architectures: Sequence[str], which: Any) -> None:
         self._samples = samples
         self.architectures = tuple(architectures)
         self._which = which

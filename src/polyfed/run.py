@@ -223,7 +223,9 @@ class Run:
         state = self.directory.rewind()
         manifest = self.directory.manifest
         if manifest["data"] != self.federation.dataset.fingerprint:
-            raise RunError(f"the data are not those that {self.path} began with: it cannot be resumed with others")
+            raise RunError(
+                f"the data are not those that {self.path} began with: it cannot be resumed with others"
+            )
         self._reset()
         self.server.restore(state)
         for line in self.directory.ledger.lines():

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-
 from polyfed.checkpoint import RunDirectory, read_lines
 from polyfed.config import read_config
 from polyfed.engines import Engine, Inline, Pool
@@ -36,9 +35,7 @@ class ContractError(AssertionError):
     """A method does not keep the contract."""
 
 
-def check_method(
-    method: type[Method], *, config: Mapping[str, Any] | None = None, **settings: Any
-) -> None:
+def check_method(method: type[Method], *, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
     """Raise `ContractError` unless the method keeps the contract.
 
     - parity: inline = pool = resumed, bit for bit: models, memory, history, ledger;
@@ -109,7 +106,10 @@ class Trial:
             run.go()
         finally:
             run.close()
-        _must(set(vars(run.method)) == before, "the method object holds state: keep it in me.memory or server.memory")
+        _must(
+            set(vars(run.method)) == before,
+            "the method object holds state: keep it in me.memory or server.memory",
+        )
         return run.path
 
     def run_in_two_parts(self) -> Path:
@@ -139,7 +139,10 @@ class Trial:
         try:
             self.run("silent", Inline(), silent)
         except UserError as error:
-            _must("does not declare" in str(error), f"sending undeclared fields failed for another reason: {error}")
+            _must(
+                "does not declare" in str(error),
+                f"sending undeclared fields failed for another reason: {error}",
+            )
         else:
             raise ContractError("it declares kinds that it never sends")
 
@@ -151,7 +154,9 @@ class Trial:
             fresh = Host(self.federation(), host.method, self.folder).client(index)
             fresh.restore(decode(encode(state)))
             again = fresh.state(keeps)
-            _must(encode(state) == encode(again), f"{client_name(index)}'s state does not survive being saved")
+            _must(
+                encode(state) == encode(again), f"{client_name(index)}'s state does not survive being saved"
+            )
 
     def rolls_back(self) -> None:
         """A client that fails after having done its work must have the state it had before."""
@@ -161,7 +166,10 @@ class Trial:
             failure for line in read_lines(path / "history.jsonl") for failure in line.get("failures", ())
         ]
         _must(bool(failures), "a client that fails is not in the history")
-        _must({failure["client"] for failure in failures} == {client_name(0)}, "one client's failure spread to others")
+        _must(
+            {failure["client"] for failure in failures} == {client_name(0)},
+            "one client's failure spread to others",
+        )
         saved = {line["client"] for line in read_lines(path / "states.jsonl")}
         _must(0 not in saved, "a client that only ever failed has another state than before")
 
@@ -190,7 +198,9 @@ def result_of(path: Path) -> dict[str, Any]:
         {key: value for key, value in line.items() if key != "seconds"}
         for line in read_lines(path / "history.jsonl")
     ]
-    models = {file.name: digest(file.read_bytes()) for file in sorted((path / "models").glob("*.safetensors"))}
+    models = {
+        file.name: digest(file.read_bytes()) for file in sorted((path / "models").glob("*.safetensors"))
+    }
     states = {line["client"]: line["digest"] for line in read_lines(path / "states.jsonl")}
     server = sorted((path / "states").glob("server.*"))[-1]
     return {
@@ -232,5 +242,3 @@ def _must(truth: bool, what: str) -> None:
 
 
 __all__ = ["ContractError", "check_method", "result_of"]
-
-

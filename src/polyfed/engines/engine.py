@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -70,7 +70,7 @@ class SavedState:
 class Population(Protocol):
     """The clients as a host needs them: made on demand, never all at once."""
 
-    def client(self, index: int, model: nn.Module) -> Client:
+    def client(self, index: int, model: nn.Module, scratch_model: Callable[[str], nn.Module]) -> Client:
         """The client with this number, around this model."""
 
     def architecture(self, index: int) -> str:

@@ -32,7 +32,8 @@ from polyfed.engines.worker import FLUSH_SECONDS, work, write_units
 from polyfed.errors import PolyfedError, RunError, WorkerLost
 from polyfed.method import Method
 
-AHEAD = 2  # frames a worker has at hand, so that it never waits for the next
+AHEAD_SECONDS = 0.01  # of work a worker has at hand, so that short steps never wait for the pipe
+BATCH_MOST = 256  # units in a frame: it must fit into the pipe's buffer
 GRACE_SECONDS = 1.0  # beyond the timeout, before a worker that does not answer is killed
 DEATHS_ALLOWED = 1
 
@@ -42,15 +43,10 @@ class _Worker:
     process: BaseProcess
     pipe: Connection
     task: Task | None = None
-    under_way: dict[int, int] = field(default_factory=dict)
-    """Units sent and not yet answered, in the order of sending: place in the task → number of the frame."""
-    sent: int = 0
+    under_way: dict[int, float] = field(default_factory=dict)
+    """Units sent and not yet answered, in the order of sending: place in the task → seconds it may take."""
     heard: float = 0.0
     """When it last answered, or was given something while idle."""
-
-    @property
-    def frames_ahead(self) -> int:
-        return len(set(self.under_way.values()))
 
 
 class Pool:
@@ -94,7 +90,9 @@ class Pool:
         ours, theirs = self._context.Pipe()
         inherited = self._context.get_start_method() == "fork"
         others = [ours, *(worker.pipe for worker in self._workers)] if inherited else []
-        process = self._context.Process(target=work, args=(self._make_host, theirs, others, self._folder), daemon=True)
+        process = self._context.Process(  # type: ignore[attr-defined]
+            target=work, args=(self._make_host, theirs, others, self._folder), daemon=True
+        )
         process.start()
         theirs.close()
         return _Worker(process, ours)
@@ -182,38 +180,40 @@ class Pool:
         return sum(self._seconds.get((task.step, call.client), 0.0) for call in unit)
 
     def _hand_out(self, task: Task, own: list[deque[int]], free: deque[int], next_place: int) -> None:
+        """Give every worker a batch of units, turn by turn, until each has enough at hand."""
         limit = len(task.units) if task.window is None else next_place + task.window
-        for worker, mine in zip(self._workers, own, strict=True):
-            while worker.frames_ahead < AHEAD:
-                batch: list[int] = []
-                cost = 0.0
-                while (source := next((q for q in (mine, free) if q and q[0] < limit), None)) and (
-                    not batch or cost < FLUSH_SECONDS
-                ):
-                    place = source.popleft()
-                    batch.append(place)
-                    # What was never timed travels alone; what is known to be short travels in company.
-                    cost += self._cost(task, task.units[place]) or FLUSH_SECONDS
-                if not batch:
-                    break
-                self._send(worker, task, batch)
+        given = True
+        while given:
+            given = False
+            for worker, mine in zip(self._workers, own, strict=True):
+                if sum(worker.under_way.values()) < AHEAD_SECONDS:
+                    batch = self._batch(task, mine, free, limit)
+                    if batch:
+                        self._send(worker, task, batch)
+                        given = True
 
-    def _send(self, worker: _Worker, task: Task, batch: Sequence[int]) -> None:
+    def _batch(self, task: Task, mine: deque[int], free: deque[int], limit: int) -> dict[int, float]:
+        """The next units of a worker: what is known to be short travels in company, anything else alone."""
+        batch: dict[int, float] = {}
+        while sum(batch.values()) < FLUSH_SECONDS and len(batch) < BATCH_MOST:
+            source = next((queue for queue in (mine, free) if queue and queue[0] < limit), None)
+            if source is None:
+                break
+            place = source.popleft()
+            batch[place] = self._cost(task, task.units[place]) or AHEAD_SECONDS
+        return batch
+
+    def _send(self, worker: _Worker, task: Task, batch: Mapping[int, float]) -> None:
         if not worker.under_way:
             worker.heard = time.monotonic()
         try:
-            if worker.task is not task:
-                moment = [task.moment.round, task.moment.sequence, task.moment.measuring]
-                head = {"do": "task", "step": task.step, "moment": moment, "examining": task.examining}
-                blobs = [] if self._common_file else [task.common]
-                worker.pipe.send_bytes(pack({**head, "file": self._common_file}, blobs))
-                worker.task = task
             units = [(place, task.units[place]) for place in batch]
-            worker.pipe.send_bytes(write_units(units, self._folder))
+            news = None if worker.task is task else task
+            worker.pipe.send_bytes(write_units(units, self._folder, news, self._common_file))
+            worker.task = task
         except OSError:
             pass  # it died; `_collect` sees the closed pipe and knows what to do
-        worker.sent += 1
-        worker.under_way.update(dict.fromkeys(batch, worker.sent))
+        worker.under_way.update(batch)
 
     def _collect(self, task: Task, done: dict[int, list[Outcome]], free: deque[int]) -> None:
         """Wait for the next answers, or for a worker that died or does not answer in time."""
@@ -340,8 +340,8 @@ class Pool:
         for number, worker in enumerate(self._workers):
             if not worker.process.is_alive():
                 worker.pipe.close()
-                self._workers[number] = worker = self._start()
-            worker.pipe.send_bytes(frame)
+                self._workers[number] = self._start()
+            self._workers[number].pipe.send_bytes(frame)
 
 
 def cores() -> int:

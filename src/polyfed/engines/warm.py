@@ -6,12 +6,10 @@ once in every worker, and never in the middle of a round.
 
 from __future__ import annotations
 
-import torch
-
 
 def warm_up() -> None:
     """Do once what is slow only the first time."""
-    import torch._dynamo  # noqa: F401, PLC0415
+    import torch._dynamo  # noqa: PLC0415
 
     weight = torch.zeros(1, 1, 1, requires_grad=True)
     result = torch.func.vmap(torch.nn.functional.linear)(torch.zeros(1, 1, 1), weight)

@@ -37,10 +37,8 @@ def work(make_host: Callable[[], Host], pipe: Connection, others: Sequence[Conne
             return
         head, blobs = unpack(frame)
         match head.pop("do"):
-            case "task":
-                common = Path(head["file"]).read_bytes() if head["file"] else blobs[0]
-                task = Task(head["step"], Moment(*head["moment"]), common, (), head["examining"])
             case "units":
+                task = read_task(head["task"], blobs) or task
                 assert task is not None
                 _run_units(host, task, read_units(head, blobs), pipe, folder)
             case "save":
@@ -54,7 +52,9 @@ def work(make_host: Callable[[], Host], pipe: Connection, others: Sequence[Conne
                 host.receive(head["client"], Path(head["path"]) if head["path"] else None, head["changed"])
 
 
-def _run_units(host: Host, task: Task, units: Sequence[tuple[int, list[Call]]], pipe: Connection, folder: Path) -> None:
+def _run_units(
+    host: Host, task: Task, units: Sequence[tuple[int, list[Call]]], pipe: Connection, folder: Path
+) -> None:
     waiting: list[tuple[int, list[Outcome]]] = []
     flushed = time.perf_counter()
     for number, (place, unit) in enumerate(units):
@@ -77,17 +77,32 @@ def _saved(host: Host, directory: Path, label: str) -> bytes:
     return pack({"saved": [[state.client, state.file, state.digest] for state in saved]})
 
 
-def write_units(units: Sequence[tuple[int, Sequence[Call]]], folder: Path) -> bytes:
-    """A frame of units, each with its place in the task."""
+def write_units(
+    units: Sequence[tuple[int, Sequence[Call]]], folder: Path, task: Task | None, common_file: str | None
+) -> bytes:
+    """A frame of units, each with its place in the task; with the task itself where the worker has another one."""
     heads: list[Any] = []
-    blobs: list[bytes] = []
+    blobs: list[bytes] = [] if task is None or common_file else [task.common]
     for place, unit in units:
         calls = []
         for call in unit:
             calls.append([call.client, [sender for sender, _ in call.heard]])
             blobs += [call.own, *(data for _, data in call.heard)]
         heads.append([place, calls])
-    return pack({"do": "units", "units": heads}, blobs, folder)
+    about = None
+    if task is not None:
+        now = task.moment
+        about = [task.step, [now.round, now.sequence, now.measuring], task.examining, common_file]
+    return pack({"do": "units", "units": heads, "task": about}, blobs, folder)
+
+
+def read_task(about: list[Any] | None, blobs: list[bytes]) -> Task | None:
+    """The task in a frame of units, if there is one. What all its clients are sent is read once, by each worker."""
+    if about is None:
+        return None
+    step, moment, examining, file = about
+    common = Path(file).read_bytes() if file else blobs.pop(0)
+    return Task(step, Moment(*moment), common, (), examining)
 
 
 def read_units(head: dict[str, Any], blobs: list[bytes]) -> list[tuple[int, list[Call]]]:

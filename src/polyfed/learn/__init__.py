@@ -5,7 +5,14 @@ from polyfed.learn.stacked import can_stack, supervised_together
 from polyfed.learn.statistics import recompute_statistics
 from polyfed.learn.supervised import ExtraLoss, supervised
 from polyfed.learn.training import Training
-from polyfed.learn.weights import WeightedMean, is_statistic, load_weights, norm_entries, weights_of
+from polyfed.learn.weights import (
+    WeightedMean,
+    is_statistic,
+    load_weights,
+    named_tensors,
+    norm_entries,
+    weights_of,
+)
 
 __all__ = [
     "ExtraLoss",
@@ -14,6 +21,7 @@ __all__ = [
     "can_stack",
     "is_statistic",
     "load_weights",
+    "named_tensors",
     "norm_entries",
     "predict",
     "recompute_statistics",

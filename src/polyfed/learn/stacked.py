@@ -41,12 +41,13 @@ def supervised_together(
     counts = [counts[place] for place in order]
     total_steps = [training.batches(count) for count in counts]
     names = [name for name, _ in models[0].named_parameters()]
-    stack = [
-        torch.stack([dict(models[place].named_parameters())[name].detach() for place in order]) for name in names
-    ]
+    parameters = [dict(model.named_parameters()) for model in models]
+    stack = [_laid_out(torch.stack([parameters[place][name].detach() for place in order])) for name in names]
     anchor = [tensor.clone() for tensor in stack] if proximal else []
     velocity = [torch.zeros_like(tensor) for tensor in stack] if training.momentum else []
-    epoch = _Epoch([examples[place] for place in order], training.batch, [generators[place] for place in order])
+    epoch = _Epoch(
+        [examples[place] for place in order], training.batch, [generators[place] for place in order]
+    )
 
     skeleton = models[order[0]]
     skeleton.train()
@@ -72,9 +73,13 @@ def supervised_together(
                 stack[place][:active].sub_(direction, alpha=training.lr)
     with torch.no_grad():
         for row, place in enumerate(order):
-            parameters = dict(models[place].named_parameters())
             for name, tensor in zip(names, stack, strict=True):
-                parameters[name].copy_(tensor[row])
+                parameters[place][name].copy_(tensor[row])
+
+
+def _laid_out(stack: Tensor) -> Tensor:
+    """Matrices stored transposed, as their gradients come: an update of another layout takes a quarter of a step."""
+    return stack.transpose(1, 2).contiguous().transpose(1, 2) if stack.dim() == 3 else stack
 
 
 class _Epoch:
@@ -89,11 +94,12 @@ class _Epoch:
         self.counts = [len(y) for _, y in examples]
         clients, longest = len(examples), max(self.counts)
         first_x, first_y = examples[0]
-        self.x = first_x.new_zeros((clients, longest, *first_x.shape[1:]))
+        self.x = first_x.new_empty((clients, longest, *first_x.shape[1:]))
         self.y = first_y.new_zeros((clients, longest))
         self.share = first_x.new_zeros((clients, longest))  # 1 / rows of the batch, 0 where padded
         self.places = [0] * clients
-        for client in range(clients):
+        for client, count in enumerate(self.counts):
+            self.x[client, count:] = 0
             self._shuffle(client)
 
     def _shuffle(self, client: int) -> None:

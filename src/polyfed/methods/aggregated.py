@@ -1,6 +1,6 @@
 """Private plus public data (AGG in FedH2L's tables): what a client gains from the public data alone.
 
-    each round:  every client k:  w_k ← SGD(w_k, D_k ∪ D_public)      nothing travels
+each round:  every client k:  w_k ← SGD(w_k, D_k ∪ D_public)      nothing travels
 """
 
 from __future__ import annotations

@@ -69,7 +69,9 @@ class FedAvg(Method):
     @stacks(_train_together)
     def train(self, me: Client, weights: Weights) -> Fields:
         self.start(me, weights)
-        learn.supervised(me.model, *me.tensors(me.train), self.training, me.rng("batches"), extra=self.penalty(weights))
+        learn.supervised(
+            me.model, *me.tensors(me.train), self.training, me.rng("batches"), extra=self.penalty(weights)
+        )
         return self.finish(me)
 
     @client_step

@@ -1,6 +1,6 @@
 """Local training, the lower bound that every federation must beat (called IND in FedH2L's tables).
 
-    each round:  every client k:  w_k ← SGD(w_k, D_k)      nothing travels
+each round:  every client k:  w_k ← SGD(w_k, D_k)      nothing travels
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ class Local(Method):
     @client_step
     @stacks(_train_together)
     def train(self, me: Client) -> Fields:
-        learn.supervised(
-            me.model, *me.tensors(me.train), self.training, me.rng("batches"), memory=me.memory
-        )
+        learn.supervised(me.model, *me.tensors(me.train), self.training, me.rng("batches"), memory=me.memory)
         return {}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:

@@ -1,6 +1,6 @@
 """Training on everybody's data in one place: the upper bound, fine in a simulation, refused by a deployment.
 
-    each round, for every architecture a:  w_a ← SGD(w_a, D_1 ∪ … ∪ D_N)
+each round, for every architecture a:  w_a ← SGD(w_a, D_1 ∪ … ∪ D_N)
 """
 
 from __future__ import annotations

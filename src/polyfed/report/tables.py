@@ -32,7 +32,11 @@ def amount(size: float) -> str:
 
 def compare_table(records: Sequence[RunRecord]) -> Table:
     """Runs side by side: what each client gets on its own data and on everybody's, and what it cost."""
-    table = Table(box=box.SIMPLE_HEAD, title_justify="left", title="accuracy in % at the last round; own: a client's own test data, all: the whole test set")
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title="accuracy in % at the last round; own: a client's own test data, all: the whole test set",
+    )
     table.add_column("run")
     for name in ("own mean", "± spread", "worst", "all mean", "gain own", "gain all", "chosen own (round)"):
         table.add_column(name, justify="right")
@@ -44,7 +48,10 @@ def compare_table(records: Sequence[RunRecord]) -> Table:
         own, whole = last.get("own", {}), last.get("whole", {})
         local = local_run_for(record, list(records))
         gain = record.gain_over(local) if local is not None and local.path != record.path else {}
-        sent = sum(size for kind, size in summary["bytes"]["up"].items() if kind != Kind.CONTROL) / summary["clients"]
+        sent = (
+            sum(size for kind, size in summary["bytes"]["up"].items() if kind != Kind.CONTROL)
+            / summary["clients"]
+        )
         best = f"{percent(chosen.get('own', {}).get('mean'))} ({chosen['round']})" if chosen else "–"
         table.add_row(
             record.path.name,
@@ -69,7 +76,11 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
     """One run's result, at the last round and at the round chosen on validation."""
     summary = record.summary
     chosen = summary["chosen"]
-    table = Table(box=box.SIMPLE_HEAD, title_justify="left", title=f"{summary['name']}: {summary['method']}, {summary['clients']} clients")
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title=f"{summary['name']}: {summary['method']}, {summary['clients']} clients",
+    )
     table.add_column("accuracy in %")
     table.add_column(f"last round ({summary['rounds']})", justify="right")
     if chosen:
@@ -131,14 +142,20 @@ def _yes(truth: bool) -> str:
 
 def partition_table(counts: np.ndarray[Any, Any], classes: Sequence[str], names: Sequence[str]) -> Table:
     """Who holds how many samples of which class."""
-    table = Table(box=box.SIMPLE_HEAD, title_justify="left", title=f"{len(counts)} clients, {counts.sum()} samples")
+    table = Table(
+        box=box.SIMPLE_HEAD, title_justify="left", title=f"{len(counts)} clients, {counts.sum()} samples"
+    )
     for name in ("client", "model", "samples", "classes"):
         table.add_column(name, justify="left" if name in ("client", "model") else "right")
     few = len(classes) <= 20
     for name in classes if few else ("largest class",):
         table.add_column(str(name), justify="right")
     for index, row in enumerate(counts[:HELD_SHOWN]):
-        held = [str(count) if count else "·" for count in row] if few else [f"{percent(row.max() / row.sum())} %"]
+        held = (
+            [str(count) if count else "·" for count in row]
+            if few
+            else [f"{percent(row.max() / row.sum())} %"]
+        )
         table.add_row(str(index), names[index], str(row.sum()), str((row > 0).sum()), *held)
     if len(counts) > HELD_SHOWN:
         table.add_row("…", f"{len(counts) - HELD_SHOWN} more")
