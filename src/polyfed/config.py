@@ -58,6 +58,12 @@ class Data(Section):
         natural = isinstance(self.partition, Natural | Rotated)
         return self.clients if natural or self.clients is not None else DEFAULT_CLIENTS
 
+    @field_validator("partition", mode="before")
+    @classmethod
+    def _read_partition(cls, value: Any) -> Any:
+        """A partition whose kind is left out is the default one."""
+        return {"kind": "dirichlet", **value} if isinstance(value, Mapping) else value
+
     @model_validator(mode="after")
     def _leave_some(self) -> Data:
         if self.validation + self.test >= 1:
@@ -70,7 +76,7 @@ class BudgetSection(Section):
 
     parameters: Annotated[int, Field(ge=1)] | None = None
     macs: Annotated[int, Field(ge=1)] | None = None
-    memory_mb: Annotated[float, Field(gt=0)] | None = None
+    memory_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
     def budget(self) -> Budget:
         memory = None if self.memory_mb is None else int(self.memory_mb * 1e6)
@@ -89,6 +95,12 @@ class Models(Section):
     norm: Literal["batch", "group"] = "batch"
     server: str | None = None
     """The server's model, for methods that have one."""
+
+    @field_validator("clients", mode="before")
+    @classmethod
+    def _read_clients(cls, value: Any) -> Any:
+        """YAML takes the 7 of {7: cnn} for a number."""
+        return {str(key): name for key, name in value.items()} if isinstance(value, Mapping) else value
 
     def budget_of(self, client: int) -> Budget:
         return self.budgets[client % len(self.budgets)].budget() if self.budgets else Budget()
@@ -136,7 +148,7 @@ class RunConfig(Section):
     training: Training = Training()
     cohort: Cohort = Cohort()
     evaluate: Evaluation = Evaluation()
-    timeout: Annotated[float, Field(gt=0)] | None = None
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Seconds a client may take for one step before it is left out of the round."""
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 30.0
     """Seconds between checkpoints (0: after every round). The end of a run is always saved."""
@@ -204,7 +216,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 def _override(content: dict[str, Any], override: str) -> None:
     path, equals, text = override.partition("=")
-    if not equals or not path:
+    if not equals or not all(path.split(".")):
         raise ConfigError(f"--set {override}: write it as key=value, such as training.lr=0.1")
     try:
         value = yaml.safe_load(text)
@@ -229,16 +241,20 @@ def _override(content: dict[str, Any], override: str) -> None:
 
 def explain(error: ValidationError, schema: type[BaseModel], prefix: str = "") -> str:
     """A validation error in one line: where, what, and what to do."""
-    first = error.errors()[0]
+    first, *others = error.errors()
     path, known = _follow(schema, first["loc"])
     where = ".".join([*([prefix] if prefix else []), *path]) or "the file"
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    same = [other for other in others if _follow(schema, other["loc"])[0] == path]
+    left = len(others) - len(same)
+    more = f" (and {left} more)" if left else ""
     if first["type"] == "extra_forbidden":
         return f"{where}: unknown key, {nearest(path[-1], known)}{more}"
-    message = first["msg"].removeprefix("Value error, ")
+    # Where one of several types would do, each has something to say.
+    said = [each["msg"].removeprefix("Value error, ") for each in (first, *same)]
+    message = ", or ".join(f"{text[0].lower()}{text[1:]}" for text in said)
     given = first.get("input")
     shown = f", not {given!r}" if isinstance(given, (str, int, float, bool)) else ""
-    return f"{where}: {message[0].lower()}{message[1:]}{shown}{more}"
+    return f"{where}: {message}{shown}{more}"
 
 
 def _follow(schema: type[BaseModel], location: Sequence[Any]) -> tuple[list[str], list[str]]:
@@ -264,7 +280,7 @@ def _follow(schema: type[BaseModel], location: Sequence[Any]) -> tuple[list[str]
 
 
 def _is_type_name(part: str) -> bool:
-    return part in {"int", "float", "str", "bool"} or "[" in part
+    return part in {"int", "float", "str", "bool", "constrained-int"} or "[" in part
 
 
 def _tag(model: type[BaseModel]) -> Any:

@@ -137,7 +137,7 @@ class Pool:
                     for call, reasons in zip(unit, doomed, strict=True)
                 ]
                 continue
-            home = self._homes.get(unit[0].client)
+            home = self._gather(unit)
             if home is None:
                 free.append(place)
             else:
@@ -147,6 +147,16 @@ class Pool:
         if task.window is None:
             free.sort(key=lambda place: -self._cost(task, task.units[place]))
         return own, deque(free)
+
+    def _gather(self, unit: Sequence[Call]) -> int | None:
+        """Where the clients of a unit live; those of a stack that live elsewhere move there."""
+        homes = [self._homes[call.client] for call in unit if call.client in self._homes]
+        if not homes:
+            return None
+        for call in unit:
+            if self._homes.get(call.client, homes[0]) != homes[0]:
+                self._move(call.client, self._homes[call.client], homes[0])
+        return homes[0]
 
     def _even_out(self, task: Task, own: list[deque[int]], load: list[float]) -> None:
         """Move clients from the fullest worker to the emptiest while that shortens the round by a tenth."""

@@ -57,8 +57,19 @@ def recall(optimiser: torch.optim.Optimizer, memory: MutableMapping[str, Any] | 
     kept = (memory or {}).get("optimiser")
     if kept:
         groups = optimiser.state_dict()["param_groups"]
-        state = {int(index): dict(moments) for index, moments in kept.items()}
+        parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+        state = {
+            int(index): {name: _laid_out_as(value, parameters[int(index)]) for name, value in moments.items()}
+            for index, moments in kept.items()
+        }
         optimiser.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _laid_out_as(moment: Any, parameter: Tensor) -> Any:
+    """Fused kernels walk through memory: a moment must be laid out as its parameter is (channels-last, say)."""
+    if isinstance(moment, Tensor) and moment.shape == parameter.shape:
+        return torch.empty_like(parameter, dtype=moment.dtype).copy_(moment)
+    return moment
 
 
 def remember(optimiser: torch.optim.Optimizer, memory: MutableMapping[str, Any] | None) -> None:

@@ -1,0 +1,79 @@
+"""A cache of our own, real data where they are at hand, and a small federation that runs in a second."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polyfed.checkpoint import RunDirectory
+from polyfed.config import read_config
+from polyfed.engines import Engine, Inline
+from polyfed.federation import Federation
+from polyfed.method import Method
+from polyfed.run import Run
+
+MakeRun = Callable[..., Run]
+
+SMALL: dict[str, Any] = {
+    "rounds": 3,
+    "data": {"limit": 300, "clients": 4, "partition": {"kind": "dirichlet", "alpha": 1.0}},
+    "models": {"names": ["mlp-small"]},
+    "training": {"batch": 16, "lr": 0.1},
+    "checkpoint_seconds": 0,
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POLYFED_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture
+def real_data(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of real data sets: $POLYFED_DATA, else ../shared/data beside the repository."""
+    beside = Path(__file__).parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("POLYFED_DATA", beside))
+    if not (folder / "mnist" / "test.parquet").is_file():
+        pytest.skip(f"no real data sets in {folder}; set POLYFED_DATA")
+    monkeypatch.setenv("POLYFED_DATA", str(folder))
+    return folder
+
+
+@pytest.fixture
+def small() -> dict[str, Any]:
+    """The content of a small run file."""
+    return {key: dict(value) if isinstance(value, dict) else value for key, value in SMALL.items()}
+
+
+@pytest.fixture
+def make_run(tmp_path: Path, small: dict[str, Any]) -> Iterator[MakeRun]:
+    """`make_run(MyMethod, engine, rounds=5, …)`: a run of the small federation, closed afterwards."""
+    made: list[Run] = []
+
+    def make(
+        method: type[Method] | str = "fedavg",
+        engine: Engine | None = None,
+        *,
+        name: str | None = None,
+        settings: dict[str, Any] | None = None,
+        **changes: Any,
+    ) -> Run:
+        content = {**small, "method": method if isinstance(method, str) else "local"}
+        for key, value in changes.items():
+            content[key] = {**content[key], **value} if isinstance(content.get(key), dict) else value
+        federation = Federation(read_config(content))
+        if not isinstance(method, str):
+            federation.method = method(method.Settings(**(settings or {})), federation.config.training)
+        directory = RunDirectory(tmp_path / (name or f"run-{len(made)}"), new=True)
+        made.append(Run(federation, engine or Inline(), directory))
+        return made[-1]
+
+    yield make
+    for run in made:
+        run.close()

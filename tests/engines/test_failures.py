@@ -1,0 +1,182 @@
+"""Containment: a failing, slow, NaN-answering or dying client costs its own contribution to that round."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from conftest import MakeRun
+
+from polyfed import Client, Fields, Kind, Method, MethodSettings, client_step, learn
+from polyfed.checkpoint import read_lines
+from polyfed.engines import Engine, Inline, Pool
+from polyfed.errors import RunError
+from polyfed.fleet import Fleet
+from polyfed.nodes import Server
+from polyfed.run import Run
+from polyfed.testing import result_of
+
+
+class TroubleSettings(MethodSettings):
+    trouble: str = "none"
+    mark: str = ""
+    keeps: bool = True
+
+
+class Troubled(Method):
+    """Everyone trains; client 1 gets into trouble in round 2, after having trained."""
+
+    name = "troubled"
+    sends: ClassVar = {"norm": Kind.METRICS}
+    Settings = TroubleSettings
+    settings: TroubleSettings
+
+    @property
+    def keeps(self) -> frozenset[str]:
+        return frozenset({"model", "memory"} if self.settings.keeps else ())
+
+    @client_step
+    def train(self, me: Client) -> Fields:
+        learn.supervised(me.model, *me.tensors(me.train), self.training, me.rng("batches"))
+        me.memory["rounds"] = me.memory.get("rounds", 0) + 1
+        norm = torch.stack([weight.norm() for weight in me.model.parameters()])
+        if me.facts.index == 1 and me.moment.round == 2:
+            norm = self.get_into_trouble(norm)
+        return {"norm": norm}
+
+    def get_into_trouble(self, norm: torch.Tensor) -> torch.Tensor:
+        match self.settings.trouble:
+            case "raise":
+                raise ValueError("the disk\nof this client is broken")
+            case "nan":
+                return norm * float("nan")
+            case "slow":
+                time.sleep(1.0)
+            case "hang":
+                time.sleep(60)
+            case "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "die once":
+                mark = Path(self.settings.mark)
+                if not mark.exists():
+                    mark.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+        return norm
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        replies = fleet.ask(self.train, fleet.sample())
+        server.memory.setdefault("answered", []).append([reply.client.name for reply in replies])
+
+
+def failures_of(run: Run) -> list[dict[str, Any]]:
+    lines = read_lines(run.path / "history.jsonl")
+    return [{"round": line["round"], **failure} for line in lines for failure in line.get("failures", ())]
+
+
+def engine_of(kind: str, timeout: float | None = None) -> Engine:
+    return Inline(timeout) if kind == "inline" else Pool(2, timeout)
+
+
+CASES = [
+    ("inline", "raise", "ValueError: the disk of this client is broken"),
+    ("pool", "raise", "ValueError: the disk of this client is broken"),
+    ("inline", "nan", "'norm' holds NaN"),
+    ("pool", "nan", "'norm' holds NaN"),
+    ("inline", "slow", "slow: no answer within 0.5 s"),
+    ("pool", "slow", "slow: no answer within 0.5 s"),
+    ("pool", "hang", "slow: no answer within 0.5 s"),
+    ("pool", "die", "its worker died (signal SIGKILL)"),
+]
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize(("kind", "trouble", "reason"), CASES)
+def test_a_client_in_trouble_is_left_out_with_its_reason_and_the_rest_go_on(
+    make_run: MakeRun, kind: str, trouble: str, reason: str, keeps: bool
+) -> None:
+    timeout = 0.5 if trouble in ("slow", "hang") else None
+    run = make_run(Troubled, engine_of(kind, timeout), settings={"trouble": trouble, "keeps": keeps})
+    run.go()
+    (failure,) = failures_of(run)
+    assert failure["round"] == 2
+    assert failure["client"] == "client-1"
+    assert failure["step"] == "train"
+    assert reason in failure["reason"]
+    everyone = [f"client-{index}" for index in range(4)]
+    assert run.server.memory["answered"] == [everyone, [everyone[0], *everyone[2:]], everyone]
+
+
+@pytest.mark.parametrize("trouble", ["raise", "die"])
+def test_a_client_that_failed_once_has_trained_one_round_less(make_run: MakeRun, trouble: str) -> None:
+    engine = engine_of("pool")
+    run = make_run(Troubled, engine, settings={"trouble": trouble}, rounds=3)
+    run.open()
+    run.go()
+    rounds = {index: _memory_of(run, index)["rounds"] for index in range(4)}
+    assert rounds == {0: 3, 1: 2, 2: 3, 3: 3}
+
+
+def _memory_of(run: Run, index: int) -> dict[str, Any]:
+    from polyfed.message import decode
+
+    return dict(decode(run.directory.state_files()[index].read_bytes())["memory"])
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_worker_killed_once_from_outside_changes_nothing(
+    make_run: MakeRun, tmp_path: Path, keeps: bool
+) -> None:
+    killed = make_run(
+        Troubled,
+        Pool(2),
+        name="killed",
+        settings={"trouble": "die once", "mark": str(tmp_path / "mark"), "keeps": keeps},
+    )
+    killed.go()
+    calm = make_run(Troubled, Inline(), name="calm", settings={"keeps": keeps})
+    calm.go()
+    assert (tmp_path / "mark").exists()
+    assert failures_of(killed) == []
+    assert result_of(killed.path) == result_of(calm.path)
+
+
+class AllTroubled(Troubled):
+    @client_step
+    def train(self, me: Client) -> Fields:
+        raise ValueError("wrong input size")
+
+
+@pytest.mark.parametrize("kind", ["inline", "pool"])
+def test_a_round_in_which_everyone_fails_ends_the_run_with_the_reason(make_run: MakeRun, kind: str) -> None:
+    run = make_run(AllTroubled, engine_of(kind))
+    with pytest.raises(RunError, match="every client failed.*wrong input size"):
+        run.go()
+
+
+class Meddling(Method):
+    """Changes in place what all clients are sent."""
+
+    name = "meddling"
+
+    @client_step
+    def spoil(self, me: Client, shared: torch.Tensor) -> Fields:
+        if me.facts.index == 1:
+            shared.add_(1)
+        return {}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        fleet.ask(self.spoil, fleet.sample(), shared=torch.zeros(3))
+
+
+@pytest.mark.parametrize("kind", ["inline", "pool"])
+def test_a_step_that_changes_the_common_payload_fails_alone(make_run: MakeRun, kind: str) -> None:
+    run = make_run(Meddling, engine_of(kind), rounds=1)
+    run.go()
+    (failure,) = failures_of(run)
+    assert failure["client"] == "client-1"
+    assert "in place" in failure["reason"]

@@ -1,0 +1,100 @@
+"""States that do not fit in memory live on disk; clients move between workers; nothing of it shows."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from conftest import MakeRun
+
+from polyfed import Client, Fields, Kind, Method, client_step, learn
+from polyfed.engines import Inline, Pool
+from polyfed.fleet import Fleet
+from polyfed.nodes import Server
+from polyfed.testing import result_of
+
+
+def test_states_beyond_the_bound_live_on_disk_and_give_the_same_result(make_run: MakeRun) -> None:
+    roomy = make_run("local", Inline())
+    roomy.go()
+    tight = make_run("local", Inline(live_bytes=1))
+    tight.open()
+    tight._rounds(None)
+    host = tight.engine.host  # type: ignore[attr-defined]
+    assert len(host._live) == 1
+    tight.go()
+    assert result_of(roomy.path) == result_of(tight.path)
+
+
+def test_a_tight_pool_gives_the_same_result(make_run: MakeRun) -> None:
+    roomy = make_run("local", Inline())
+    roomy.go()
+    tight = make_run("local", Pool(2, live_bytes=1))
+    tight.go()
+    assert result_of(roomy.path) == result_of(tight.path)
+
+
+class Lopsided(Method):
+    """Cohorts that leave one worker idle unless clients move: first all, then those who share a worker."""
+
+    name = "lopsided"
+    sends: ClassVar = {"count": Kind.METRICS}
+
+    @client_step
+    def train(self, me: Client) -> Fields:
+        me.memory["count"] = me.memory.get("count", 0) + 1
+        learn.supervised(me.model, *me.tensors(me.train), self.training, me.rng("batches"))
+        return {"count": me.memory["count"]}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        homes: dict[int, int] = getattr(fleet.engine, "_homes", {})
+        cohort = fleet.sample()
+        if server.memory.get("crowd"):
+            cohort = [facts for facts in cohort if facts.index in server.memory["crowd"]]
+        elif homes:
+            server.memory["crowd"] = [index for index, home in homes.items() if home == homes[0]]
+        replies = fleet.ask(self.train, cohort)
+        server.memory.setdefault("counts", []).append([reply["count"] for reply in replies])
+        server.memory["homes"] = sorted({homes[facts.index] for facts in cohort})
+
+
+def test_a_client_that_moves_to_another_worker_takes_its_state_along(make_run: MakeRun) -> None:
+    training = {"epochs": 20}
+    run = make_run(
+        Lopsided, Pool(2), rounds=5, training=training, data={"clients": 8}, evaluate={"every": 5}
+    )
+    run.go()
+    crowd = run.server.memory["crowd"]
+    assert len(crowd) > 1
+    assert run.server.memory["homes"] == [0, 1]
+    counts = run.server.memory["counts"]
+    assert counts[-1] == [len(counts)] * len(crowd)
+
+
+class Large(Method):
+    """Payloads and replies far larger than a pipe's buffer, both ways at once."""
+
+    name = "large"
+    sends: ClassVar = {"back": Kind.FEATURES}
+
+    @client_step
+    def echo(self, me: Client, common: torch.Tensor, own: torch.Tensor) -> Fields:
+        return {"back": torch.cat([common, own])}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        def own(client: Any) -> Fields:
+            return {"own": torch.full((300_000,), float(client.index))}
+
+        replies = fleet.ask(self.echo, fleet.sample(), each=own, common=torch.ones(500_000))
+        for reply in replies:
+            assert reply["back"][0] == 1
+            assert bool((reply["back"][500_000:] == reply.client.index).all())
+        server.memory["answers"] = len(replies)
+
+
+def test_large_messages_pass_both_ways_and_leave_no_files(make_run: MakeRun) -> None:
+    run = make_run(Large, Pool(2), rounds=2, data={"clients": 8})
+    run.open()
+    run._rounds(None)
+    assert run.server.memory["answers"] == 8
+    assert list(run.directory.scratch.glob("*.blob")) == []

@@ -1,0 +1,141 @@
+"""Every registered method keeps the contract: inline = pool = resumed, only declared kinds leave, and so on."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from polyfed import Client, Fields, Kind, Method, client_step, learn
+from polyfed.fleet import Fleet
+from polyfed.method import registered
+from polyfed.nodes import Server
+from polyfed.testing import ContractError, check_method
+
+
+@pytest.mark.parametrize("name", registered())
+def test_every_registered_method_keeps_the_contract(name: str) -> None:
+    check_method(registered()[name])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"within": "architecture"},
+        {"batch_norm": "local"},
+        {"batch_norm": "recompute"},
+        {"weighting": "uniform"},
+    ],
+)
+def test_the_variants_of_fedavg_keep_the_contract(settings: dict[str, Any]) -> None:
+    check_method(registered()["fedavg"], **settings)
+
+
+@pytest.mark.parametrize("name", ["local", "fedavg", "fedprox"])
+def test_stacked_clients_keep_the_contract(name: str) -> None:
+    check_method(registered()[name], config={"models": {"names": ["mlp-small"]}, "stack": 3})
+
+
+def test_a_kept_optimiser_keeps_the_contract() -> None:
+    training = {"optimiser": "amsgrad", "lr": 0.003, "keep_optimiser": True}
+    check_method(registered()["local"], config={"training": training})
+
+
+def test_dropout_layers_and_augmentation_keep_the_contract() -> None:
+    check_method(
+        registered()["local"],
+        config={"models": {"names": ["alexnet"]}, "training": {"augment": True, "epochs": 1}, "rounds": 2},
+    )
+
+
+class Peers(Method):
+    """Peers that average what their neighbours say: the smallest method that gossips."""
+
+    name = "peers"
+    server = False
+    sends: ClassVar = {"weights": Kind.WEIGHTS}
+    topology: ClassVar[Any] = "complete"
+
+    @client_step
+    def say(self, me: Client) -> Fields:
+        learn.supervised(me.model, *me.tensors(me.train), self.training, me.rng("batches"))
+        return {"weights": learn.weights_of(me.model)}
+
+    @client_step
+    def hear(self, me: Client, heard: list[tuple[str, dict[str, Any]]]) -> Fields:
+        mean = learn.WeightedMean()
+        mean.add(learn.weights_of(me.model), 1)
+        for _, fields in heard:
+            mean.add(fields["weights"], 1)
+        learn.load_weights(me.model, mean.result())
+        return {}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        fleet.gossip(self.say, self.hear, self.topology, fleet.sample())
+
+
+@pytest.mark.parametrize("topology", ["complete", "ring", "pairs", "star"])
+def test_a_method_of_peers_keeps_the_contract_on_every_topology(topology: str) -> None:
+    peers = type("PeersHere", (Peers,), {"topology": topology})
+    check_method(peers, config={"models": {"names": ["mlp-small"]}})
+
+
+class _Round(Method):
+    name = "broken"
+    sends: ClassVar = {"weights": Kind.WEIGHTS}
+
+    @client_step
+    def train(self, me: Client) -> Fields:
+        learn.supervised(me.model, *me.tensors(me.train), self.training, me.rng("batches"))
+        return {"weights": learn.weights_of(me.model)}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        fleet.ask(self.train, fleet.sample())
+
+
+class Forgetful(_Round):
+    """Keeps its state in the method object, which no checkpoint sees."""
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        super().round(t, fleet, server)
+        self.rounds_done = t
+
+
+class Dicing(_Round):
+    """Draws from the global random state before a step names it."""
+
+    @client_step
+    def train(self, me: Client) -> Fields:
+        noise = torch.randn(3, generator=torch.Generator().manual_seed(torch.seed() % 1000))
+        me.memory["noise"] = noise
+        return super().train(me)
+
+
+class Idle(_Round):
+    @client_step
+    def train(self, me: Client) -> Fields:
+        return {"weights": learn.weights_of(me.model)}
+
+
+class Boastful(_Round):
+    """Declares what it never sends."""
+
+    @client_step
+    def train(self, me: Client) -> Fields:
+        learn.supervised(me.model, *me.tensors(me.train), self.training, me.rng("batches"))
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("method", "complaint"),
+    [
+        (Forgetful, "holds state"),
+        (Dicing, "the pool gives another"),
+        (Idle, "chance"),
+        (Boastful, "never sends"),
+    ],
+)
+def test_a_method_that_breaks_the_contract_is_caught(method: type[Method], complaint: str) -> None:
+    with pytest.raises(ContractError, match=complaint):
+        check_method(method)
