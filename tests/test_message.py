@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from polyfed.errors import MessageError
-from polyfed.message import EMPTY, Kind, bytes_by_kind, decode, encode, first_not_finite, sizes_of
+from polyfed.message import EMPTY, Fields, Kind, bytes_by_kind, decode, encode, first_not_finite, sizes_of
 
 DTYPES = (
     torch.bool,
@@ -229,10 +229,10 @@ def test_a_random_header_is_refused(header: bytes, body: bytes) -> None:
         decode(with_header(header, body))
 
 
-@pytest.mark.parametrize("length", range(len(VALID)))
-def test_a_truncated_message_is_refused(length: int) -> None:
-    with pytest.raises(MessageError):
-        decode(VALID[:length])
+def test_a_message_truncated_anywhere_is_refused() -> None:
+    for length in range(len(VALID)):
+        with pytest.raises(MessageError):
+            decode(VALID[:length])
 
 
 @settings(deadline=None, max_examples=300)
@@ -374,7 +374,7 @@ def test_tensors_that_arrive_hold_no_more_than_the_message() -> None:
 
 
 def test_bytes_are_counted_by_kind_and_sum_to_the_message() -> None:
-    fields = {"weights": {"a": torch.zeros(5), "b": torch.zeros(3, dtype=torch.int64)}, "seen": 12345}
+    fields: Fields = {"weights": {"a": torch.zeros(5), "b": torch.zeros(3, dtype=torch.int64)}, "seen": 12345}
     total = len(encode(fields))
     counts = bytes_by_kind(fields, total, {"weights": Kind.WEIGHTS, "seen": Kind.METRICS})
     # weights: 5 × 4 + 3 × 8 bytes; seen: five digits; the rest is framing
@@ -395,7 +395,7 @@ def test_two_fields_of_one_kind_are_counted_together() -> None:
 
 def test_tied_and_expanded_tensors_are_counted_as_they_travel() -> None:
     tied = torch.zeros(10)
-    fields = {"weights": [tied, tied], "logits": torch.zeros(1).expand(8)}
+    fields: Fields = {"weights": [tied, tied], "logits": torch.zeros(1).expand(8)}
     assert sizes_of(fields) == {"weights": 80, "logits": 32}
     assert len(encode(fields)) > 80 + 32
 
@@ -435,6 +435,5 @@ def test_the_first_field_that_is_not_finite_is_named(spoilt: Any) -> None:
 
 
 def test_finite_fields_pass() -> None:
-    fine: Callable[[torch.dtype], Tensor] = lambda dtype: torch.ones(2).to(dtype)  # noqa: E731
-    fields = {str(dtype): fine(dtype) for dtype in (*DTYPES, torch.float8_e5m2, torch.complex64)}
+    fields = {str(dtype): torch.ones(2).to(dtype) for dtype in (*DTYPES, torch.float8_e5m2, torch.complex64)}
     assert first_not_finite({**fields, "empty": torch.empty(0), "text": "nan", "none": None, "n": 1}) is None

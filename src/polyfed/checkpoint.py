@@ -89,13 +89,11 @@ class RunDirectory:
                 )
             for part in ("states", "models"):
                 (path / part).mkdir(parents=True, exist_ok=True)
-        elif not (path / "manifest.json").exists():
-            raise CheckpointError(f"no run to resume in {path}: there is no manifest.json")
+        self.manifest: dict[str, Any] = {} if new else read_manifest(path)
         self._lock = self._locked()
         self.scratch = path / "scratch"
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir()
-        self.manifest: dict[str, Any] = {} if new else read_manifest(path)
         self.states: dict[int, SavedState] = {}
         self.history = Log(path / "history.jsonl")
         self.ledger = Log(path / "ledger.jsonl")

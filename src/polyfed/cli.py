@@ -159,7 +159,7 @@ def list_data() -> None:
     for name in ("name", "from"):
         table.add_column(name)
     for name in data.known_sets():
-        table.add_row(name, name)
+        table.add_row(name, data.whereabouts(name))
     console.print(table)
 
 

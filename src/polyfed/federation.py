@@ -248,7 +248,7 @@ class Federation:
             raise MethodError(f"{name} needs labels on the public data: set data.public.labels=own")
         if Need.SERVER_MODEL in needs and self.config.models.server is None:
             raise MethodError(f"{name} needs a server model: set models.server")
-        self.config.cohort.size(self.clients)
+        self.cohorts()
 
     def _resolved(self) -> RunConfig:
         """The config with every `auto` decided: what changes the arithmetic is part of it."""

@@ -148,12 +148,10 @@ class Run:
         evaluating = number % self.config.evaluate.every == 0 or number == self.config.rounds
         if number == 1:
             self._open_round(0, measuring=True)
-            self.method.prepare(self.fleet, self.server)
-            self.fleet.end()
+            self._learn(lambda: self.method.prepare(self.fleet, self.server))
             self._write(0, {})
         self._open_round(number, measuring=evaluating)
-        self.method.round(number, self.fleet, self.server)
-        self.fleet.end()
+        self._learn(lambda: self.method.round(number, self.fleet, self.server))
         scores = {}
         if evaluating:
             looked_at = [self.federation.roster[index] for index in self.federation.scored_clients()]
@@ -161,6 +159,17 @@ class Run:
         self.seconds = time.perf_counter() - started
         self._write(number, scores)
         self.round = number
+
+    def _learn(self, phase: Callable[[], None]) -> None:
+        """The method's part of a round. If no client answered, that is the reason, whatever came of it."""
+        try:
+            phase()
+        except WorkerLost:
+            raise
+        except Exception:
+            self.fleet.end()
+            raise
+        self.fleet.end()
 
     def _open_round(self, number: int, *, measuring: bool) -> None:
         self.fleet.begin(number, measuring=measuring)

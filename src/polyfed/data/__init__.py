@@ -23,6 +23,7 @@ from polyfed.data.partition import (
     shards,
 )
 from polyfed.data.public import PublicSettings, adapt, make_public
+from polyfed.data.named import whereabouts
 from polyfed.data.sources import has_split, known_sets, load
 from polyfed.data.splits import draw_stratified, split_client
 from polyfed.data.storage import Draft, cache_root, in_memory
@@ -65,4 +66,5 @@ __all__ = [
     "shards",
     "split_client",
     "standard",
+    "whereabouts",
 ]

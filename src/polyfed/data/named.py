@@ -9,6 +9,7 @@ is taken whole from one place: from `$POLYFED_DATA/<name>/` if that folder has i
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import logging
 import os
@@ -96,6 +97,17 @@ def local_folder(name: str) -> Path | None:
     root = os.environ.get("POLYFED_DATA")
     folder = Path(root) / name if root else None
     return folder if folder and (folder / "train.parquet").is_file() else None
+
+
+def whereabouts(name: str) -> str:
+    """Where a named set would come from, in words."""
+    if name not in NAMED:
+        return "comes with polyfed"
+    folder = local_folder(name)
+    if folder is not None:
+        return str(folder)
+    way = "the hub" if importlib.util.find_spec("huggingface_hub") else "the hub, once polyfed[hub] is installed"
+    return f"{way} ({NAMED[name].hub})"
 
 
 def named_has_split(name: str, split: str) -> bool:
