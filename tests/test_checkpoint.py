@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import MakeRun
+from tests.conftest import MakeRun
 
 import polyfed
 from polyfed.checkpoint import RunDirectory
@@ -46,11 +46,15 @@ def edit_config(path: Path) -> None:
     path.write_text(yaml.safe_dump({**content, "rounds": 9}))
 
 
+def server_state(path: Path) -> Path:
+    return next((path / "states").glob("server.*"))
+
+
 DAMAGES: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
     "a truncated state": (a_state, truncate),
     "an edited state": (a_state, flip),
     "a missing state": (a_state, Path.unlink),
-    "an edited server state": (lambda path: next((path / "states").glob("server.*")), flip),
+    "an edited server state": (server_state, flip),
     "a truncated history": (lambda path: path / "history.jsonl", truncate),
     "an edited history": (lambda path: path / "history.jsonl", flip),
     "a truncated ledger": (lambda path: path / "ledger.jsonl", truncate),
@@ -120,9 +124,7 @@ def test_a_commit_writes_only_the_states_that_changed(make_run: MakeRun) -> None
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_full_disk_is_one_line_and_nothing_is_lost(
-    stopped: Path, make_run: MakeRun, workers: int
-) -> None:
+def test_a_full_disk_is_one_line_and_nothing_is_lost(stopped: Path, make_run: MakeRun, workers: int) -> None:
     """A limit on the size of files stands in for the disk: the kernel refuses the write just the same."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4000, hard))

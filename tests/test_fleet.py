@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from conftest import MakeRun
+from tests.conftest import MakeRun
 
 from polyfed import Client, Fields, Kind, Method, MethodSettings, client_step
 from polyfed.checkpoint import read_lines

@@ -15,8 +15,7 @@ import pytest
 import torch
 
 import polyfed
-from polyfed import checkpoint
-from polyfed.engines import host
+from polyfed import checkpoint, disk
 from polyfed.testing import result_of
 
 fork = multiprocessing.get_context("fork")
@@ -58,9 +57,9 @@ def start(path: Path, method: str, workers: int, prepare: Callable[[], None] | N
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     results = {}
-    for method in METHODS:
+    for method, settings in METHODS.items():
         path = tmp_path_factory.mktemp("undisturbed") / method
-        polyfed.run(CONFIG, method=METHODS[method], out=path, workers=1)
+        polyfed.run(CONFIG, method=settings, out=path, workers=1)
         results[method] = result_of(path)
     return results
 
@@ -95,16 +94,16 @@ def die_in_state_file(count: int) -> Callable[[], None]:
 
     def prepare() -> None:
         written = [0]
-        whole = host.write_through
+        whole = disk.write_through
 
         def half(path: Path, data: bytes) -> None:
-            written[0] += 1
+            written[0] += path.name.startswith("client")
             if written[0] == count:
                 path.write_bytes(data[: len(data) // 2])
                 die()
             whole(path, data)
 
-        host.write_through = half
+        disk.write_through = half
 
     return prepare
 
@@ -112,7 +111,7 @@ def die_in_state_file(count: int) -> Callable[[], None]:
 def die_before_rename(count: int) -> Callable[[], None]:
     def prepare() -> None:
         seen = [0]
-        whole = checkpoint.write_through
+        whole = disk.write_through
 
         def write(path: Path, data: bytes) -> None:
             whole(path, data)
@@ -120,7 +119,7 @@ def die_before_rename(count: int) -> Callable[[], None]:
             if seen[0] == count:
                 die()
 
-        checkpoint.write_through = write
+        disk.write_through = write
 
     return prepare
 
@@ -136,7 +135,7 @@ def die_after_rename(count: int) -> Callable[[], None]:
             if seen[0] == count:
                 die()
 
-        checkpoint.RunDirectory.commit = then_die  # type: ignore[method-assign]
+        checkpoint.RunDirectory.commit = then_die  # type: ignore[assignment, method-assign]
 
     return prepare
 

@@ -6,9 +6,9 @@ import pytest
 
 from polyfed.metrics import accuracy, amp, chosen_round, fm, spread_of, summarise, wlp
 
-# Paper 001, Table 2: three models on three clients. What of it is legible (client 3 of the second has 0.7; AMP of
-# the third is 0.65; FM 0.00667, 0.005 and 0.00667) and what the text says of it (equal AMP of the first two) leave
-# these accuracies.
+# Paper 001, Table 2: three models on three clients. Its cells are only partly legible (an accuracy of 0.7, an AMP
+# of 0.65, FM 0.00667, 0.005 and 0.00667); these accuracies agree with them and with what the text says of them:
+# AMP of w1 and w2 equal, FM of w1 and w3 equal, WLP of w1 the smallest.
 TABLE_2 = {
     "w1": ((0.5, 0.6, 0.7), 0.6, 0.00667, 0.5),
     "w2": ((0.55, 0.55, 0.7), 0.6, 0.005, 0.55),

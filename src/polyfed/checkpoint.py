@@ -25,8 +25,9 @@ from typing import Any
 import torch
 import yaml
 
+from polyfed import disk
+from polyfed.disk import digest
 from polyfed.engines import SavedState
-from polyfed.engines.host import digest, write_through
 from polyfed.errors import CheckpointError, MessageError, RunError
 from polyfed.message import decode, encode
 
@@ -111,7 +112,7 @@ class RunDirectory:
         return lock
 
     def write_config(self, content: Mapping[str, Any]) -> None:
-        write_through(self.path / "config.yaml", yaml.safe_dump(dict(content), sort_keys=False).encode())
+        disk.write_through(self.path / "config.yaml", yaml.safe_dump(dict(content), sort_keys=False).encode())
 
     def commit(
         self,
@@ -129,7 +130,7 @@ class RunDirectory:
         server_file = f"server.{number}.safetensors"
         if "server" in self.manifest and self.manifest["server"][0] != server_file:
             replaced.append(self.manifest["server"][0])
-        write_through(self.path / "states" / server_file, data)
+        disk.write_through(self.path / "states" / server_file, data)
         manifest = {
             "format": FORMAT,
             "torch": torch.__version__,
@@ -142,7 +143,7 @@ class RunDirectory:
             **facts,
         }
         content = json.dumps({**manifest, "digest": _seal(manifest)}, indent=1).encode()
-        write_through(self.path / "manifest.tmp", content)
+        disk.write_through(self.path / "manifest.tmp", content)
         (self.path / "manifest.tmp").replace(self.path / "manifest.json")
         self.manifest = manifest
         kept = {state.file for state in saved}

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from polyfed.checkpoint import read_lines, read_manifest
-from polyfed.engines.host import digest
+from polyfed.disk import digest
 from polyfed.errors import CheckpointError
 from polyfed.ledger import Entry, entries
 

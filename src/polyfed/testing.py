@@ -19,8 +19,9 @@ from typing import Any
 
 from polyfed.checkpoint import RunDirectory, read_lines
 from polyfed.config import read_config
+from polyfed.disk import digest
 from polyfed.engines import Engine, Inline, Pool
-from polyfed.engines.host import Host, digest
+from polyfed.engines.host import Host
 from polyfed.errors import UserError
 from polyfed.federation import Federation
 from polyfed.message import decode, encode

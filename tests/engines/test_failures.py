@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from conftest import MakeRun
+from tests.conftest import MakeRun
 
 from polyfed import Client, Fields, Kind, Method, MethodSettings, client_step, learn
 from polyfed.checkpoint import read_lines
@@ -154,7 +154,7 @@ class AllTroubled(Troubled):
 @pytest.mark.parametrize("kind", ["inline", "pool"])
 def test_a_round_in_which_everyone_fails_ends_the_run_with_the_reason(make_run: MakeRun, kind: str) -> None:
     run = make_run(AllTroubled, engine_of(kind))
-    with pytest.raises(RunError, match="every client failed.*wrong input size"):
+    with pytest.raises(RunError, match=r"every client failed.*wrong input size"):
         run.go()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
-from conftest import MakeRun
+from tests.conftest import MakeRun
 
 from polyfed import Client, Fields, Kind, Method, client_step, learn
 from polyfed.engines import Inline, Pool
@@ -60,9 +60,7 @@ class Lopsided(Method):
 
 def test_a_client_that_moves_to_another_worker_takes_its_state_along(make_run: MakeRun) -> None:
     training = {"epochs": 20}
-    run = make_run(
-        Lopsided, Pool(2), rounds=5, training=training, data={"clients": 8}, evaluate={"every": 5}
-    )
+    run = make_run(Lopsided, Pool(2), rounds=5, training=training, data={"clients": 8}, evaluate={"every": 5})
     run.go()
     crowd = run.server.memory["crowd"]
     assert len(crowd) > 1

@@ -5,6 +5,7 @@ from polyfed.data.dataset import DataSet, Rows, join_tensors, set_tensor_cache
 from polyfed.data.dealing import Partition, from_owners
 from polyfed.data.dialects import dirichlet
 from polyfed.data.domains import rotate
+from polyfed.data.named import whereabouts
 from polyfed.data.partition import (
     Dirichlet,
     Iid,
@@ -23,7 +24,6 @@ from polyfed.data.partition import (
     shards,
 )
 from polyfed.data.public import PublicSettings, adapt, make_public
-from polyfed.data.named import whereabouts
 from polyfed.data.sources import has_split, known_sets, load
 from polyfed.data.splits import draw_stratified, split_client
 from polyfed.data.storage import Draft, cache_root, in_memory

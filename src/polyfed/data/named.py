@@ -106,7 +106,11 @@ def whereabouts(name: str) -> str:
     folder = local_folder(name)
     if folder is not None:
         return str(folder)
-    way = "the hub" if importlib.util.find_spec("huggingface_hub") else "the hub, once polyfed[hub] is installed"
+    way = (
+        "the hub"
+        if importlib.util.find_spec("huggingface_hub")
+        else "the hub, once polyfed[hub] is installed"
+    )
     return f"{way} ({NAMED[name].hub})"
 
 

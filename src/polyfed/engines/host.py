@@ -6,9 +6,7 @@ the client's state is what it was before, and the outcome is a `Failure` with it
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -18,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from polyfed import learn
+from polyfed import disk, learn
 from polyfed.engines.engine import Answer, Call, Failure, Outcome, Population, SavedState, Task
 from polyfed.errors import MethodError
 from polyfed.message import Fields, Weights, decode, encode, first_not_finite, tensors_in
@@ -230,9 +228,9 @@ class Host:
             me = self._live.get(index)
             data = encode(me.state(self.method.keeps)) if me is not None else self._files[index].read_bytes()
             path = directory / f"{client_name(index)}.{label}.safetensors"
-            write_through(path, data)
+            disk.write_through(path, data)
             self._files[index] = path
-            saved.append(SavedState(index, path.name, digest(data)))
+            saved.append(SavedState(index, path.name, disk.digest(data)))
         self._changed.clear()
         return saved
 
@@ -244,19 +242,6 @@ class Host:
         self._live_total = 0
         self._changed.clear()
         self._files = dict(states)
-
-
-def write_through(path: Path, data: bytes) -> None:
-    """Write a file and wait until it is on the disk."""
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def digest(data: bytes) -> str:
-    """The digest that the manifest keeps of a file."""
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def too_slow(timeout: float) -> str:

@@ -37,10 +37,12 @@ def supervised(
     """Minimise cross-entropy (plus `extra(model, x, logits)`) over shuffled batches; returns the steps made.
 
     `memory` is where the optimiser's moments are kept between calls if the settings say so. The model is left
-    in training mode.
+    in training mode. Without samples nothing is done.
     """
     model.train()
     samples = len(y)
+    if samples == 0:
+        return 0
     if samples == 1:
         _freeze_norms(model)
     optimiser = make_optimiser(model.parameters(), training)

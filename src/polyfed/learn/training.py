@@ -37,6 +37,8 @@ class Training(BaseModel):
 
     def batches(self, samples: int) -> int:
         """How many batches a client with so many samples trains on."""
+        if samples == 0:
+            return 0
         per_epoch = -(-samples // self.batch)
         return self.steps if self.steps is not None else self.epochs * per_epoch
 

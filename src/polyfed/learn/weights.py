@@ -82,8 +82,10 @@ class WeightedMean:
         for name, tensor in weights.items():
             if name not in self._sums:
                 self._dtypes[name] = tensor.dtype
-                summing = torch.float64 if tensor.is_floating_point() else tensor.dtype
-                self._sums[name] = torch.zeros(tensor.shape, dtype=summing)
+                summed = tensor.is_floating_point()
+                self._sums[name] = (
+                    torch.zeros(tensor.shape, dtype=torch.float64) if summed else tensor.clone()
+                )
             if tensor.is_floating_point():
                 self._sums[name].add_(tensor, alpha=share)
             else:
