@@ -198,7 +198,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "finishing round" in out
+    assert "finishing round" in err
     assert "go on with: polyfed resume long" in out
     assert "Traceback" not in out + err
     rounds = int(re.findall(r"saved after round (\d+)", out)[0])

@@ -119,7 +119,8 @@ class Client:
             "own": self.data.test,
             "whole": self.data.whole_test[whole],
         }
-        return {name: learn.score(model, *self.tensors(rows)) for name, rows in parts.items() if len(rows)}
+        with learn.evaluating(model):
+            return {name: learn.score(model, *self.tensors(rows)) for name, rows in parts.items() if len(rows)}
 
     def enter(self, moment: Moment) -> None:
         """Begin a step: fresh random streams, nothing measured yet."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from polyfed.report.tables import amount, percent
 from polyfed.run import Run
 
+STDERR = 2
 PLAIN_SECONDS = 5.0  # between lines where there is no terminal
 
 
@@ -26,14 +28,14 @@ def follow(run: Run, console: Console) -> None:
             TextColumn("{task.completed}/{task.total} rounds"),
             TextColumn("{task.fields[news]}"),
         )
-        with Progress(*columns, console=console) as progress, stopping_well(run, console):
+        with Progress(*columns, console=console) as progress, stopping_well(run):
             bar = progress.add_task(run.config.name, total=run.config.rounds, news="")
             clock = _Clock(run)
             run.open()
             progress.update(bar, completed=run.round)
             run.go(lambda now: progress.update(bar, completed=now.round, news=clock.news()))
     else:
-        with stopping_well(run, console):
+        with stopping_well(run):
             clock = _Clock(run)
 
             def tell(now: Run) -> None:
@@ -77,7 +79,7 @@ class _Clock:
 
 
 @contextmanager
-def stopping_well(run: Run, console: Console) -> Iterator[None]:
+def stopping_well(run: Run) -> Iterator[None]:
     """Ctrl-C (or SIGTERM) ends a run after the round under way, with a checkpoint; a second one ends it at once."""
     asked = 0
 
@@ -86,11 +88,12 @@ def stopping_well(run: Run, console: Console) -> Iterator[None]:
         asked += 1
         if asked > 1:
             raise KeyboardInterrupt
-        console.print(
-            f"finishing round {run.round + 1}, then saving; Ctrl-C again stops at once"
-            f" (then `polyfed resume {run.path}` goes on from the last checkpoint)",
-            soft_wrap=True,
+        # Straight to the terminal: rich may be in the middle of something when the signal comes.
+        words = (
+            f"\nfinishing round {run.round + 1}, then saving; Ctrl-C again stops at once"
+            f" (then `polyfed resume {run.path}` goes on from the last checkpoint)\n"
         )
+        os.write(STDERR, words.encode())
         run.stop()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -1,6 +1,6 @@
 """Plain PyTorch learning: takes models and tensors, knows nothing of federations."""
 
-from polyfed.learn.evaluate import predict, score
+from polyfed.learn.evaluate import evaluating, predict, score
 from polyfed.learn.stacked import can_stack, supervised_together
 from polyfed.learn.statistics import recompute_statistics
 from polyfed.learn.supervised import ExtraLoss, supervised
@@ -19,6 +19,7 @@ __all__ = [
     "Training",
     "WeightedMean",
     "can_stack",
+    "evaluating",
     "is_statistic",
     "load_weights",
     "named_tensors",

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
 EVALUATION_BATCH = 256  # small enough to stay in a core's cache with the models of this field
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and the mode it was in afterwards."""
+    training = model.training
+    if training:
+        model.eval()
+    try:
+        yield
+    finally:
+        if training:
+            model.train()
+
+
 def predict(model: nn.Module, x: Tensor, batch: int = EVALUATION_BATCH) -> Tensor:
     """Logits of every row, in evaluation mode and without gradients; the model's mode is put back."""
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            return torch.cat([model(part) for part in x.split(batch)])
-    finally:
-        model.train(training)
+    with evaluating(model), torch.no_grad():
+        return torch.cat([model(part) for part in x.split(batch)])
 
 
 def score(model: nn.Module, x: Tensor, y: Tensor) -> list[int]:

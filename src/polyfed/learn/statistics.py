@@ -11,7 +11,7 @@ from polyfed.learn.training import BATCH_NORMS
 def recompute_statistics(model: nn.Module, x: Tensor, batch: int) -> None:
     """Set the running mean and variance of every BatchNorm layer to the average over batches of these rows.
 
-    A batch takes every so-manieth row, so that rows sorted by class are mixed, and counts by its size. A single
+    A batch takes every n-th row, so that rows sorted by class are mixed, and counts by its size. A single
     row has no variance: then the statistics stay what they are.
     """
     if len(x) < 2:

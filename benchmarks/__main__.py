@@ -1,0 +1,19 @@
+"""All benchmarks, one after the other: `make bench`. Each prints ratios taken in one run."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks import population, roundtrip, speed
+
+
+def main() -> None:
+    sys.argv = [sys.argv[0]]
+    speed.main()
+    print()
+    roundtrip.main()
+    population.main()
+
+
+if __name__ == "__main__":
+    main()
