@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import resource
 import statistics
 import tempfile
@@ -38,7 +39,7 @@ def round_times(clients: int, method: str, folder: Path) -> list[float]:
     polyfed.run(
         config, data=data, out=folder, workers=2, listener=lambda _run: moments.append(time.perf_counter())
     )
-    return [later - earlier for earlier, later in zip(moments, moments[1:], strict=False)]
+    return [later - earlier for earlier, later in itertools.pairwise(moments)]
 
 
 def main() -> None:
@@ -54,7 +55,9 @@ def main() -> None:
             f" ratio {many / few:.2f} (target 1.20)"
         )
     usage = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    print(f"peak memory: driver {usage[0] / 1e6:.2f} GB, largest worker {usage[1] / 1e6:.2f} GB (target 1.50)")
+    print(
+        f"peak memory: driver {usage[0] / 1e6:.2f} GB, largest worker {usage[1] / 1e6:.2f} GB (target 1.50)"
+    )
 
 
 if __name__ == "__main__":

@@ -265,10 +265,6 @@ class Federation:
         """The architectures whose clients can be trained stacked."""
         return frozenset(name for name in self.architectures if getattr(self.build(name), "stackable", False))
 
-    @property
-    def device_type(self) -> str:
-        return self.device.type
-
 
 class _Samples(Sequence[int]):
     """How many rows each client trains on, worked out when asked."""

@@ -120,7 +120,9 @@ class Client:
             "whole": self.data.whole_test[whole],
         }
         with learn.evaluating(model):
-            return {name: learn.score(model, *self.tensors(rows)) for name, rows in parts.items() if len(rows)}
+            return {
+                name: learn.score(model, *self.tensors(rows)) for name, rows in parts.items() if len(rows)
+            }
 
     def enter(self, moment: Moment) -> None:
         """Begin a step: fresh random streams, nothing measured yet."""

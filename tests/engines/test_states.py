@@ -34,6 +34,13 @@ def test_a_tight_pool_gives_the_same_result(make_run: MakeRun) -> None:
     assert result_of(roomy.path) == result_of(tight.path)
 
 
+def test_workers_that_are_spawned_give_the_same_result_as_forked_ones(make_run: MakeRun) -> None:
+    forked, spawned = (make_run("local", Pool(2, start_method=how), rounds=2) for how in ("fork", "spawn"))
+    forked.go()
+    spawned.go()
+    assert result_of(forked.path) == result_of(spawned.path)
+
+
 class Lopsided(Method):
     """Cohorts that leave one worker idle unless clients move: first all, then those who share a worker."""
 

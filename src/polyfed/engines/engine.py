@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
+import torch
 from torch import nn
 
 from polyfed.message import EMPTY
@@ -69,6 +70,8 @@ class SavedState:
 
 class Population(Protocol):
     """The clients as a host needs them: made on demand, never all at once."""
+
+    device: torch.device
 
     def client(self, index: int, model: nn.Module, scratch_model: Callable[[str], nn.Module]) -> Client:
         """The client with this number, around this model."""

@@ -113,6 +113,8 @@ class Host:
             _seed_layers(us[0])
             replies = together(self.method, us, [self._payload(task, call) for call in unit])
             sealed = [self._sealed(task, me, fields) for me, fields in zip(us, replies, strict=True)]
+            if self.timeout is not None and time.perf_counter() - started > self.timeout * len(us):
+                raise TimeoutError(too_slow(self.timeout))
         except Exception:
             for me, state in zip(us, before, strict=True):
                 me.restore(state)

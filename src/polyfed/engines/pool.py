@@ -15,6 +15,7 @@ import functools
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,11 +54,18 @@ class Pool:
     """Runs steps in a pool of worker processes."""
 
     def __init__(
-        self, workers: int | None = None, timeout: float | None = None, live_bytes: int = LIVE_BYTES
+        self,
+        workers: int | None = None,
+        timeout: float | None = None,
+        *,
+        live_bytes: int = LIVE_BYTES,
+        start_method: str | None = None,
     ) -> None:
+        """One worker a core unless told. They are forked where that is safe, unless `start_method` says how."""
         self.count = workers or cores()
         self.timeout = timeout
         self.live_bytes = live_bytes
+        self.start_method = start_method
         self._workers: list[_Worker] = []
         self._homes: dict[int, int] = {}
         self._seconds: dict[tuple[str, int], float] = {}
@@ -78,10 +86,10 @@ class Pool:
             timeout=self.timeout,
             live_bytes=self.live_bytes // self.count,
         )
-        # fork shares the imported torch and the mapped data: workers start in milliseconds.
-        on_cpu = getattr(population, "device_type", "cpu") == "cpu"
-        forks = on_cpu and "fork" in multiprocessing.get_all_start_methods() and os.uname().sysname == "Linux"
-        self._context = multiprocessing.get_context("fork" if forks else "spawn")
+        # fork shares the imported torch and the mapped data: workers start in milliseconds. It is not safe with a
+        # GPU, nor on macOS.
+        forks = population.device.type == "cpu" and sys.platform == "linux"
+        self._context = multiprocessing.get_context(self.start_method or ("fork" if forks else "spawn"))
         self._workers = []
         for _ in range(self.count):
             self._workers.append(self._start())
@@ -119,6 +127,10 @@ class Pool:
                     self._hand_out(task, own, free, place)
                     self._collect(task, done, free)
                 yield from done.pop(place)
+        except KeyboardInterrupt:
+            for worker in self._workers:
+                worker.process.kill()  # the user wants to go at once: nobody waits for these steps
+            raise
         finally:
             self._drain()
             if self._common_file:
@@ -180,9 +192,12 @@ class Pool:
 
     def _move(self, client: int, source: int, target: int) -> None:
         old, new = self._workers[source], self._workers[target]
-        old.pipe.send_bytes(pack({"do": "release", "client": client}))
-        head, _ = unpack(old.pipe.recv_bytes())
-        new.pipe.send_bytes(pack({"do": "receive", "client": client, **head}))
+        try:
+            old.pipe.send_bytes(pack({"do": "release", "client": client}))
+            head, _ = unpack(old.pipe.recv_bytes())
+            new.pipe.send_bytes(pack({"do": "receive", "client": client, **head}))
+        except (EOFError, OSError) as error:
+            raise WorkerLost("a worker died between two steps") from error
         self._homes[client] = target
 
     def _cost(self, task: Task, unit: Sequence[Call]) -> float:
@@ -228,7 +243,7 @@ class Pool:
     def _collect(self, task: Task, done: dict[int, list[Outcome]], free: deque[int]) -> None:
         """Wait for the next answers, or for a worker that died or does not answer in time."""
         busy = {worker.pipe: worker for worker in self._workers if worker.under_way}
-        for pipe in wait(list(busy), self._patience()):
+        for pipe in wait(list(busy), self._patience(task)):
             worker = busy[pipe]  # type: ignore[index]
             try:
                 frame = worker.pipe.recv_bytes()
@@ -242,16 +257,21 @@ class Pool:
             self._note(task, worker, head["outcomes"], blobs, done)
         if self.timeout is not None:
             for worker in self._workers:
-                late = time.monotonic() - worker.heard > self.timeout + GRACE_SECONDS
-                if worker.under_way and late:
+                if worker.under_way and time.monotonic() > self._deadline(task, worker):
                     worker.process.kill()
                     self._bury(worker, task, free, done, why=too_slow(self.timeout))
 
-    def _patience(self) -> float | None:
+    def _deadline(self, task: Task, worker: _Worker) -> float:
+        """When a worker must have answered: a stack of clients has as much time as they would have one by one."""
+        assert self.timeout is not None
+        stacked = len(task.units[next(iter(worker.under_way))])
+        return worker.heard + self.timeout * stacked + GRACE_SECONDS
+
+    def _patience(self, task: Task) -> float | None:
         if self.timeout is None:
             return None
-        oldest = min(worker.heard for worker in self._workers if worker.under_way)
-        return max(0.0, oldest + self.timeout + GRACE_SECONDS - time.monotonic()) + 0.01
+        first = min(self._deadline(task, worker) for worker in self._workers if worker.under_way)
+        return max(0.0, first - time.monotonic()) + 0.01
 
     def _note(
         self,
@@ -310,6 +330,9 @@ class Pool:
         """Let workers finish what nobody waits for any more."""
         for worker in self._workers:
             while worker.under_way:
+                if self.timeout is not None and not worker.pipe.poll(self.timeout + GRACE_SECONDS):
+                    worker.process.kill()
+                    worker.process.join()
                 try:
                     head, _ = unpack(worker.pipe.recv_bytes())
                 except (EOFError, OSError):
@@ -327,15 +350,16 @@ class Pool:
     # -- states ----------------------------------------------------------------------------------------------
 
     def save(self, directory: Path, label: str) -> list[SavedState]:
-        for worker in self._workers:
-            worker.pipe.send_bytes(pack({"do": "save", "directory": str(directory), "label": label}))
+        frame = pack({"do": "save", "directory": str(directory), "label": label})
         saved: list[SavedState] = []
         errors: list[str] = []
-        for worker in self._workers:
-            try:
-                head, _ = unpack(worker.pipe.recv_bytes())
-            except (EOFError, OSError) as error:
-                raise WorkerLost("a worker died while saving") from error
+        try:
+            for worker in self._workers:
+                worker.pipe.send_bytes(frame)
+            heads = [unpack(worker.pipe.recv_bytes())[0] for worker in self._workers]
+        except (EOFError, OSError) as error:
+            raise WorkerLost("a worker died while saving") from error
+        for head in heads:
             if "error" in head:
                 errors.append(head["error"])
             else:
