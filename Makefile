@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test check tests test-slow bench format clean
+.PHONY: demo test check tests bench format clean
 
 demo: $(VENV)/core
 	$(BIN)/polyfed demo
@@ -19,10 +19,7 @@ check: $(VENV)/dev
 	$(BIN)/lint-imports
 
 tests: $(VENV)/dev
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
-
-test-slow: $(VENV)/dev
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 bench: $(VENV)/dev
 	$(BIN)/python -m benchmarks

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from polyfed.checkpoint import RunDirectory
 from polyfed.config import read_config
@@ -17,6 +18,8 @@ from polyfed.method import Method
 from polyfed.run import Run
 
 MakeRun = Callable[..., Run]
+
+torch.set_num_threads(1)  # two test processes on two cores: more threads only wait for each other
 
 SMALL: dict[str, Any] = {
     "rounds": 3,
@@ -57,18 +60,18 @@ def make_run(tmp_path: Path, small: dict[str, Any]) -> Iterator[MakeRun]:
     made: list[Run] = []
 
     def make(
-        method: type[Method] | str = "fedavg",
+        method: type[Method] | str | dict[str, Any] = "fedavg",
         engine: Engine | None = None,
         *,
         name: str | None = None,
         settings: dict[str, Any] | None = None,
         **changes: Any,
     ) -> Run:
-        content = {**small, "method": method if isinstance(method, str) else "local"}
+        content = {**small, "method": "local" if isinstance(method, type) else method}
         for key, value in changes.items():
             content[key] = {**content[key], **value} if isinstance(content.get(key), dict) else value
         federation = Federation(read_config(content))
-        if not isinstance(method, str):
+        if isinstance(method, type):
             federation.method = method(method.Settings(**(settings or {})), federation.config.training)
         directory = RunDirectory(tmp_path / (name or f"run-{len(made)}"), new=True)
         made.append(Run(federation, engine or Inline(), directory))

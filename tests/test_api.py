@@ -226,3 +226,24 @@ def test_everything_exported_is_there_and_user_errors_are_one_family() -> None:
     assert sorted(polyfed.__all__) == list(polyfed.__all__)
     assert all(hasattr(polyfed, name) for name in polyfed.__all__)
     assert issubclass(ModelError, UserError)
+
+
+def test_a_run_with_own_data_and_models_says_what_to_pass_again(stripes: Pair, tmp_path: Path) -> None:
+    run = polyfed.prepare(
+        method="local", rounds=3, data=stripes, models=[small_net], out=tmp_path / "run", workers=1
+    )
+    run.go(lambda now: now.stop())
+    run.close()
+    with pytest.raises(UserError, match="models="):
+        polyfed.resume(run.path, data=stripes)
+    with pytest.raises(UserError, match="data="):
+        polyfed.resume(run.path, models=[small_net])
+    assert polyfed.resume(run.path, data=stripes, models=[small_net], workers=1).finished
+
+
+def test_every_client_of_a_large_population_has_the_shared_model(
+    small: dict[str, Any], tmp_path: Path
+) -> None:
+    small["data"]["clients"] = 30
+    done = polyfed.run(small, evaluate={"clients": 3}, rounds=1, out=tmp_path / "run", workers=1)
+    assert polyfed.load_model(done.path, "client-29") is not None

@@ -329,7 +329,13 @@ def test_the_callers_content_is_left_as_it_was() -> None:
 
 
 def test_an_override_may_hold_an_equals_sign() -> None:
-    assert read_config({}, ["name=a=b"]).name == "a=b"
+    assert read_config({}, ["data.source=a=b"]).data.source == "a=b"
+
+
+@pytest.mark.parametrize("name", ["../up", "", "a b", ".hidden"])
+def test_a_name_that_is_no_folder_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"^name:"):
+        read_config({"name": name})
 
 
 # -- the examples --------------------------------------------------------------------------------------------

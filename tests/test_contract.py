@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import polyfed
-from polyfed import Client, Fields, Kind, Method, client_step, learn
+from polyfed import Client, Fields, Kind, Method, client_step, learn, reads_only
 from polyfed.fleet import Fleet
 from polyfed.method import registered
 from polyfed.nodes import Server
@@ -150,3 +150,38 @@ class Boastful(_Round):
 def test_a_method_that_breaks_the_contract_is_caught(method: type[Method], complaint: str) -> None:
     with pytest.raises(ContractError, match=complaint):
         check_method(method)
+
+
+class OldHabit(_Round):
+    """zero_grad, backward, step: gradients of the last batch stay behind, and must not count as state."""
+
+    @client_step
+    def train(self, me: Client) -> Fields:
+        x, y = me.tensors(me.train)
+        optimiser = torch.optim.SGD(me.model.parameters(), lr=0.3)
+        for _ in range(20):
+            nn.functional.cross_entropy(me.model(x), y).backward()
+            optimiser.step()
+        me.model.eval()
+        return {"weights": learn.weights_of(me.model)}
+
+
+def test_gradients_and_modes_left_behind_are_no_state() -> None:
+    check_method(OldHabit)
+
+
+class Meddler(_Round):
+    @client_step
+    @reads_only
+    def look(self, me: Client) -> Fields:
+        me.memory["looked"] = 1
+        return {}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        super().round(t, fleet, server)
+        fleet.ask(self.look, fleet.sample())
+
+
+def test_a_step_that_says_it_only_reads_and_writes_is_caught() -> None:
+    with pytest.raises(ContractError, match="look"):
+        check_method(Meddler)

@@ -115,7 +115,7 @@ def die_before_rename(count: int) -> Callable[[], None]:
 
         def write(path: Path, data: bytes) -> None:
             whole(path, data)
-            seen[0] += path.name == "manifest.tmp"
+            seen[0] += path.name == "manifest.json.tmp"
             if seen[0] == count:
                 die()
 

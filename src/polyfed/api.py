@@ -11,7 +11,8 @@ import safetensors
 import safetensors.torch
 from torch import nn
 
-from polyfed import learn, models
+from polyfed import learn
+from polyfed import models as known_models
 from polyfed.checkpoint import RunDirectory, read_manifest
 from polyfed.config import read_config
 from polyfed.errors import CheckpointError, ConfigError
@@ -90,6 +91,9 @@ def reopen(
     folder = Path(path)
     read_manifest(folder)
     checked = read_config(folder / "config.yaml")
+    own = [name for name in checked.models.names if not known_models.is_known(name)]
+    if own and models is None:
+        raise ConfigError(f"'{own[0]}' is a model of your own: pass it again as models=…")
     federation = Federation(checked, data, _named(models))
     return Run(federation, make_engine(workers, checked.timeout), RunDirectory(folder, new=False))
 
@@ -107,8 +111,8 @@ def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None
         facts = json.loads(content.metadata()[METADATA_KEY])
     if make is not None:
         model = make()
-    elif facts["architecture"] in models.names() or facts["architecture"].startswith("wrn-"):
-        model = models.build(
+    elif known_models.is_known(facts["architecture"]):
+        model = known_models.build(
             facts["architecture"], tuple(facts["shape"]), facts["outputs"], norm=facts["norm"]
         )
     else:
@@ -121,14 +125,19 @@ def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None
 def _shared_model(folder: Path, name: str) -> Path:
     """The model that a client shares with the others of its architecture."""
     read_manifest(folder)
-    listing = folder / "models" / "clients.json"
-    which = json.loads(listing.read_text()) if listing.exists() else {}
-    if name not in which:
-        known = sorted(path.stem for path in (folder / "models").glob("*.safetensors"))
-        raise CheckpointError(
-            f"no final model '{name}' in {folder}: there are {', '.join([*known, *which][:8])} …"
-        )
-    return folder / "models" / f"{which[name]}.safetensors"
+    known = folder / "models" / "clients.json"
+    if not known.exists():
+        raise CheckpointError(f"{folder} has not finished: `polyfed resume {folder}` goes on with it")
+    shared = json.loads(known.read_text())
+    number = name.removeprefix("client-")
+    if number.isdecimal() and int(number) < len(shared["which"]):
+        file = folder / "models" / f"{shared['architectures'][shared['which'][int(number)]]}.safetensors"
+        if file.exists():
+            return file
+        raise CheckpointError(f"{name} never took part in {folder}: it has no trained model")
+    raise CheckpointError(
+        f"no final model '{name}' in {folder}: use client-0 to client-{len(shared['which']) - 1}"
+    )
 
 
 def free_folder(name: str) -> Path:
@@ -148,6 +157,7 @@ def _named(given: Models | None) -> dict[str, ModelMaker] | None:
     if isinstance(given, Mapping):
         return dict(given)
     names = [getattr(maker, "__name__", type(maker).__name__) for maker in given]
+    names = [name if name.isidentifier() else "model" for name in names]  # a lambda has no name
     if len(set(names)) < len(names):
         names = [f"{name}-{place}" for place, name in enumerate(names)]
     return dict(zip(names, given, strict=True))

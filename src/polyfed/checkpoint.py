@@ -143,8 +143,7 @@ class RunDirectory:
             **facts,
         }
         content = json.dumps({**manifest, "digest": _seal(manifest)}, indent=1).encode()
-        disk.write_through(self.path / "manifest.tmp", content)
-        (self.path / "manifest.tmp").replace(self.path / "manifest.json")
+        disk.replace(self.path / "manifest.json", content)
         self.manifest = manifest
         kept = {state.file for state in saved}
         for file in replaced:

@@ -12,6 +12,7 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.markup import escape
 from rich.table import Table
 
 import polyfed
@@ -159,7 +160,7 @@ def list_data() -> None:
     for name in ("name", "from"):
         table.add_column(name)
     for name in data.known_sets():
-        table.add_row(name, data.whereabouts(name))
+        table.add_row(name, escape(data.whereabouts(name)))
     console.print(table)
 
 

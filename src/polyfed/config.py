@@ -113,7 +113,7 @@ class Cohort(Section):
     count: Annotated[int, Field(ge=1)] | None = None
     """So many clients a round, instead of a fraction."""
     dropout: Share = 0.0
-    """Share of them that drops out (0.4 for the 60 % of paper 000)."""
+    """Share of them that drops out (0.4 leaves 60 %)."""
     dropout_by: Literal["chance", "budget"] = "chance"
     """Drop others by chance each round, or for good those with the smallest budgets."""
 
@@ -139,7 +139,8 @@ class Evaluation(Section):
 class RunConfig(Section):
     """One run."""
 
-    name: str = "run"
+    name: Annotated[str, Field(pattern=r"^[\w-][\w.-]*$")] = "run"
+    """The name of the run directory; letters, digits, dots and dashes."""
     method: MethodChoice = MethodChoice()
     rounds: Annotated[int, Field(ge=1)] = 20
     seed: Annotated[int, Field(ge=0)] = 0

@@ -15,6 +15,13 @@ def write_through(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def replace(path: Path, data: bytes) -> None:
+    """Put a file in another's place in one move: whoever looks sees the old one or the new one, whole."""
+    beside = path.with_name(f"{path.name}.tmp")
+    write_through(beside, data)
+    beside.replace(path)
+
+
 def digest(data: bytes) -> str:
     """What the manifest keeps of a file's content."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()

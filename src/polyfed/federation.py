@@ -16,7 +16,7 @@ from polyfed import data, learn, models
 from polyfed.config import RunConfig, pick_device
 from polyfed.data import DataSet, Rows
 from polyfed.engines.pool import cores
-from polyfed.errors import ConfigError, MethodError, ModelError
+from polyfed.errors import ConfigError, DataError, MethodError, ModelError
 from polyfed.fleet import Cohorts
 from polyfed.method import Need
 from polyfed.nodes import Client, Holdings, Roster, Server, client_name
@@ -24,6 +24,7 @@ from polyfed.seeds import Seeds
 
 ModelMaker: TypeAlias = Callable[[], nn.Module] | nn.Module
 
+GIVEN = "(given from Python)"  # stands for the user's own data in a resolved config
 HOLDINGS_KEPT = 4096
 STACK_MOST = 10  # more clients in one stack measured no faster
 
@@ -40,6 +41,7 @@ class Federation:
         self.seeds = Seeds(config.seed)
         self.device = pick_device(config.device)
         self.makers = dict(given_models or {})
+        self._given_data = given_data is not None
         self._load_data(config, given_data)
         self.config = config
         self._assign_models()
@@ -53,6 +55,8 @@ class Federation:
 
     def _load_data(self, config: RunConfig, given: Any) -> None:
         wanted = config.data
+        if given is None and wanted.source == GIVEN:
+            raise DataError("this run began with data of your own: pass them again as data=…")
         source = wanted.source if given is None else given
         options: dict[str, Any] = {"image": wanted.image, "label": wanted.label, "size": wanted.size}
         settings = wanted.partition
@@ -248,6 +252,8 @@ class Federation:
             raise MethodError(f"{name} needs labels on the public data: set data.public.labels=own")
         if Need.SERVER_MODEL in needs and self.config.models.server is None:
             raise MethodError(f"{name} needs a server model: set models.server")
+        if self.config.training.keep_optimiser and "memory" not in method.keeps:
+            raise MethodError(f"{name} keeps nothing of a client: set training.keep_optimiser=false")
         self.cohorts()
 
     def _resolved(self) -> RunConfig:
@@ -255,7 +261,12 @@ class Federation:
         stack = self.config.stack
         if stack == "auto":
             stack = self._stack() if learn.can_stack(self.config.training) else 1
-        return self.config.model_copy(update={"stack": stack, "device": self.device.type})
+        changes: dict[str, Any] = {"stack": stack, "device": self.device.type}
+        if self._given_data:
+            changes["data"] = self.config.data.model_copy(update={"source": GIVEN})
+        if self.makers:
+            changes["models"] = self.config.models.model_copy(update={"names": list(self.makers)})
+        return self.config.model_copy(update=changes)
 
     def _stack(self) -> int:
         cohort = self.config.cohort.size(self.clients)

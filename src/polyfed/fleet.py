@@ -70,7 +70,7 @@ class Fleet:
         self.measuring = False
         self.failures: list[Failure] = []
         self.measured: defaultdict[str, dict[int, Measurement]] = defaultdict(dict)
-        self._examination = Examination(Examination.Settings(), method.training)
+        self._examination = Examination(method)
         self._sequence = 0
         self._answers = 0
 
@@ -255,21 +255,24 @@ class Fleet:
 
     def examine(self, clients: Sequence[Facts], server: Server, whole_rows: int) -> dict[int, Measurement]:
         """Every client's accuracy with the model it would use now; costs the method nothing in the ledger."""
-        groups: dict[str | None, list[Facts]] = defaultdict(list)
-        served: dict[str, Weights] = {}
+        scores: dict[int, Measurement] = {}
+        for members, served in self._groups(clients, server):
+            if served is not None and not self.method.personal:
+                scores.update(self.examine_shared(members, members[0].architecture, served, whole_rows))
+            else:
+                payload: Fields = {} if served is None else {"weights": served}
+                list(self._replies(self._examination.examine, members, None, payload, None, "evaluation"))
+                scores.update(self.measured.pop("", {}))
+        return scores
+
+    def _groups(self, clients: Sequence[Facts], server: Server) -> list[tuple[list[Facts], Weights | None]]:
+        """Clients that use models of their own, and those that are served the same weights."""
+        groups: dict[str | None, tuple[list[Facts], Weights | None]] = {}
         for facts in clients:
             weights = self.method.serves(server, facts)
-            groups[None if weights is None else facts.architecture].append(facts)
-            if weights is not None:
-                served[facts.architecture] = weights
-        scores: dict[int, Measurement] = {}
-        for architecture, members in groups.items():
-            if architecture is None:
-                list(self._replies(self._examination.examine, members, None, {}, None, "evaluation"))
-                scores.update(self.measured.pop("", {}))
-            else:
-                scores.update(self.examine_shared(members, architecture, served[architecture], whole_rows))
-        return scores
+            key = None if weights is None else facts.architecture
+            groups.setdefault(key, ([], weights))[0].append(facts)
+        return list(groups.values())
 
     def examine_shared(
         self, members: Sequence[Facts], architecture: str, weights: Weights, whole_rows: int
@@ -287,6 +290,13 @@ class Fleet:
             scores = {index: {**score, "whole": total} for index, score in scores.items()}
         return scores
 
-    def final_models(self, clients: Sequence[Facts]) -> Iterator[Reply]:
-        """Every client's own model, one after the other."""
-        return self._replies(self._examination.final_model, clients, None, {}, STREAM_WINDOW, "evaluation")
+    def final_models(self, clients: Sequence[Facts], server: Server) -> Iterator[Reply]:
+        """The model that each client uses, one after the other."""
+        step = self._examination.final_model
+        for members, served in self._groups(clients, server):
+            payload: Fields = {} if served is None else {"weights": served}
+            yield from self._replies(step, members, None, payload, STREAM_WINDOW, "evaluation")
+
+    def reject(self, reply: Reply, reason: str) -> None:
+        """Leave a reply out that turned out to be of no use, with the reason in the history."""
+        self.failures.append(Failure(reply.client.index, "reply", reason))

@@ -44,7 +44,10 @@ class RunRecord:
                 f"{self.path} has not finished: `polyfed resume {self.path}` goes on from"
                 f" round {self.manifest['round']}"
             )
-        return dict(json.loads((self.path / "summary.json").read_text()))
+        try:
+            return dict(json.loads((self.path / "summary.json").read_text()))
+        except ValueError:
+            raise CheckpointError(f"{self.path / 'summary.json'} was edited: remove it and resume") from None
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict
+from torch import nn
 
 from polyfed import learn
 from polyfed.errors import MethodError, nearest
@@ -96,6 +97,14 @@ class Method:
         """The weights that this client would use now, or None where it uses its own model."""
         return None
 
+    @property
+    def personal(self) -> bool:
+        """Whether a client that is served weights adds something of its own to them (see `personalise`)."""
+        return False
+
+    def personalise(self, me: Client, model: nn.Module) -> None:
+        """Make of the served weights in `model` what this client really uses."""
+
     def kinds_down(self) -> Mapping[str, Kind]:
         return {**self.sends, **self.tells}
 
@@ -131,6 +140,10 @@ class Examination(Method):
     name = "examination"
     sends: ClassVar[Mapping[str, Kind]] = {MEASURED: Kind.METRICS, "weights": Kind.WEIGHTS}
 
+    def __init__(self, subject: Method) -> None:
+        super().__init__(self.Settings(), subject.training)
+        self.subject = subject
+
     @client_step
     @reads_only
     def examine(
@@ -141,17 +154,24 @@ class Examination(Method):
         part: tuple[int, int] | None = None,
     ) -> Fields:
         """Score the client's own model, or the one it is sent, on its own data and (a part of) the test set."""
-        model = me.model
-        if weights is not None:
-            model = me.scratch_model(architecture or me.facts.architecture)
-            learn.load_weights(model, weights)
+        model = self.used(me, architecture, weights)
         return {MEASURED: {"": me.examine(model, slice(*part) if part else slice(None))}}
 
     @client_step
     @reads_only
-    def final_model(self, me: Client) -> Fields:
-        """The client's own model, to be written into its own run directory (never sent by a deployed node)."""
-        return {"weights": learn.weights_of(me.model)}
+    def final_model(self, me: Client, weights: Weights | None = None) -> Fields:
+        """The model the client uses, to be written into the run directory (never asked of a deployed node)."""
+        return {"weights": learn.weights_of(self.used(me, None, weights))}
+
+    def used(self, me: Client, architecture: str | None, weights: Weights | None) -> nn.Module:
+        """The client's own model; or the weights it is served, with what it adds to them."""
+        if weights is None:
+            return me.model
+        model = me.scratch_model(architecture or me.facts.architecture)
+        learn.load_weights(model, weights)
+        if architecture is None:
+            self.subject.personalise(me, model)
+        return model
 
 
 _registered: dict[str, type[Method]] = {}

@@ -31,17 +31,17 @@ def spread_of(values: Sequence[float]) -> dict[str, float]:
 
 
 def amp(scores: Sequence[Sequence[int]]) -> float:
-    """Averaged model performance (paper 001, Definition 1): accuracy over all clients' test rows together."""
+    """Averaged model performance (FedKF, Definition 1): accuracy over all clients' test rows together."""
     return sum(right for right, _ in scores) / sum(total for _, total in scores)
 
 
 def fm(scores: Sequence[Sequence[int]]) -> float:
-    """Fairness metric (paper 001, Definition 2): population variance of the clients' accuracies."""
+    """Fairness metric (FedKF, Definition 2): population variance of the clients' accuracies."""
     return statistics.pvariance([accuracy(score) for score in scores])
 
 
 def wlp(scores: Sequence[Sequence[int]]) -> float:
-    """Worst-case local performance (paper 001, Definition 3): the smallest of the clients' accuracies."""
+    """Worst-case local performance (FedKF, Definition 3): the smallest of the clients' accuracies."""
     return min(accuracy(score) for score in scores)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from polyfed import learn, metrics
+from polyfed import disk, learn, metrics
 from polyfed.checkpoint import RunDirectory, disk_trouble
 from polyfed.engines import Engine, Inline, Pool
 from polyfed.errors import RunError, WorkerLost
@@ -265,23 +265,24 @@ class Run:
             "seconds": round(self.seconds, 3),
             "failures": sum(len(line.get("failures", ())) for line in self.directory.history.lines()),
         }
-        (self.path / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+        disk.replace(self.path / "summary.json", (json.dumps(summary, indent=1) + "\n").encode())
 
     def _write_models(self) -> None:
+        """A file a client that has a model of its own; a file an architecture where clients share one."""
         roster = self.federation.roster
-        trained = sorted(self.directory.states)
-        if "model" in self.method.keeps and trained:
-            for reply in self.fleet.final_models([roster[index] for index in trained]):
+        trained = [roster[index] for index in sorted(self.directory.states)]
+        if "model" in self.method.keeps or self.method.personal:
+            for reply in self.fleet.final_models(trained, self.server):
                 self._write_model(reply.client.name, reply.client.architecture, reply["weights"])
-        shared: dict[str, str] = {}
-        for facts in (roster[index] for index in self.federation.scored_clients()):
+        firsts = [
+            int((self.federation.which == place).argmax()) for place in range(len(roster.architectures))
+        ]
+        for facts in (roster[index] for index in firsts):
             served = self.method.serves(self.server, facts)
             if served is not None:
-                if facts.architecture not in shared.values():
-                    self._write_model(facts.architecture, facts.architecture, served)
-                shared[facts.name] = facts.architecture
-        if shared:
-            (self.path / "models" / "clients.json").write_text(json.dumps(shared))
+                self._write_model(facts.architecture, facts.architecture, served)
+        shared = {"architectures": roster.architectures, "which": self.federation.which.tolist()}
+        disk.replace(self.path / "models" / "clients.json", json.dumps(shared).encode())
         if self.server.model is not None and self.server.architecture is not None:
             self._write_model("server", self.server.architecture, learn.weights_of(self.server.model))
 

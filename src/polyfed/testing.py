@@ -25,7 +25,7 @@ from polyfed.engines.host import Host
 from polyfed.errors import UserError
 from polyfed.federation import Federation
 from polyfed.message import decode, encode
-from polyfed.method import Method, Need
+from polyfed.method import Method, Need, Step
 from polyfed.nodes import Client, client_name
 from polyfed.run import Run
 
@@ -138,14 +138,11 @@ class Trial:
             return
         silent = type("Silent", (self.method,), {"sends": {}})
         try:
-            self.run("silent", Inline(), silent)
+            path = self.run("silent", Inline(), silent)
+            refusals = " ".join(failure["reason"] for failure in failures_of(path))
         except UserError as error:
-            _must(
-                "does not declare" in str(error),
-                f"sending undeclared fields failed for another reason: {error}",
-            )
-        else:
-            raise ContractError("it declares kinds that it never sends")
+            refusals = str(error)
+        _must("does not declare" in refusals, "it declares kinds that it never sends")
 
     def survives_saving(self) -> None:
         host = self._trained_host()
@@ -161,11 +158,8 @@ class Trial:
 
     def rolls_back(self) -> None:
         """A client that fails after having done its work must have the state it had before."""
-        spoilt = _failing(self.method)
-        path = self.run("failing", Inline(), spoilt)
-        failures = [
-            failure for line in read_lines(path / "history.jsonl") for failure in line.get("failures", ())
-        ]
+        path = self.run("failing", Inline(), _changed(self.method, _spoilt))
+        failures = failures_of(path)
         _must(bool(failures), "a client that fails is not in the history")
         _must(
             {failure["client"] for failure in failures} == {client_name(0)},
@@ -175,12 +169,15 @@ class Trial:
         _must(0 not in saved, "a client that only ever failed has another state than before")
 
     def reads_only(self) -> None:
+        """Every step that says it only reads is watched during a run, and so is an examination."""
+        path = self.run("watched", Inline(), _changed(self.method, _watched, "reads_only"))
+        for failure in failures_of(path):
+            raise ContractError(f"step '{failure['step']}' says it only reads: {failure['reason']}")
         host = self._trained_host()
-        for index in range(2):
-            me = host.client(index)
-            before = encode(me.state())
-            me.examine(me.model)
-            _must(encode(me.state()) == before, "looking at a client's model changes it")
+        me = host.client(0)
+        before = encode(me.state())
+        me.examine(me.model)
+        _must(encode(me.state()) == before, "looking at a client's model changes it")
 
     def _trained_host(self) -> Host:
         engine = Inline()
@@ -191,6 +188,11 @@ class Trial:
         host.restore(run.directory.state_files())
         run.close()
         return host
+
+
+def failures_of(path: Path) -> list[dict[str, Any]]:
+    """Every failed step of a run: client, step, reason."""
+    return [failure for line in read_lines(path / "history.jsonl") for failure in line.get("failures", ())]
 
 
 def result_of(path: Path) -> dict[str, Any]:
@@ -213,28 +215,46 @@ def result_of(path: Path) -> dict[str, Any]:
     }
 
 
-def _failing(method: type[Method]) -> type[Method]:
-    """The method with every step of the first client raising once it has done its work."""
+def _spoilt(step: Step) -> Step:
+    """The step, raising on the first client once it has done its work."""
 
-    def spoil(step: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(step)
-        def wrapped(self: Method, me: Client, *args: Any, **kwargs: Any) -> Any:
-            result = step(self, me, *args, **kwargs)
-            if me.facts.index == 0:
-                raise RuntimeError("spoilt on purpose")
-            return result
+    @functools.wraps(step)
+    def wrapped(self: Method, me: Client, *args: Any, **kwargs: Any) -> Any:
+        result = step(self, me, *args, **kwargs)
+        if me.facts.index == 0:
+            raise RuntimeError("spoilt on purpose")
+        return result
 
-        if hasattr(wrapped, "together"):
-            del wrapped.together
-        return wrapped
+    return wrapped
 
+
+def _watched(step: Step) -> Step:
+    """The step, raising if it leaves another state than it found (in what the method keeps)."""
+
+    @functools.wraps(step)
+    def wrapped(self: Method, me: Client, *args: Any, **kwargs: Any) -> Any:
+        before = encode(me.state(self.keeps))
+        result = step(self, me, *args, **kwargs)
+        if encode(me.state(self.keeps)) != before:
+            raise RuntimeError("it changes the client's state")
+        return result
+
+    return wrapped
+
+
+def _changed(
+    method: type[Method], change: Callable[[Step], Step], which: str = "is_client_step"
+) -> type[Method]:
+    """The method with its client steps (those marked so) changed, and never stacked."""
     steps = {
-        name: spoil(step)
+        name: change(step)
         for kind in reversed(method.__mro__)
         for name, step in vars(kind).items()
-        if getattr(step, "is_client_step", False)
+        if getattr(step, "is_client_step", False) and getattr(step, which, False)
     }
-    return type(f"Failing{method.__name__}", (method,), steps)
+    for step in steps.values():
+        vars(step).pop("together", None)
+    return type(f"{change.__name__}{method.__name__}", (method,), steps)
 
 
 def _must(truth: bool, what: str) -> None:

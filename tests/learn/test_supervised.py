@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
@@ -11,6 +12,15 @@ from torch.nn import functional as F
 from polyfed.learn import Training, supervised
 from polyfed.learn.training import shuffled_batches, take
 from polyfed.message import decode, encode
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """As a client's step does: tensors this small lose by more threads, most of all on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -135,7 +145,7 @@ def test_an_extra_loss_is_added() -> None:
             lambda p: torch.optim.AdamW(p, 0.05, weight_decay=0.2),
         ),
     ],
-    ids=str,
+    ids=["sgd", "momentum and decay", "adam", "amsgrad", "adamw", "adamw with decay"],
 )
 def test_training_equals_a_bare_loop(settings: dict[str, Any], optimiser: Any) -> None:
     x, y = examples(10)

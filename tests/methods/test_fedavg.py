@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import polyfed
+from polyfed import learn, models
 from polyfed.errors import MethodError
 from polyfed.learn import Training
-from polyfed.message import Fields, Weights
+from polyfed.message import Fields, Weights, decode
 from polyfed.method import client_step
 from polyfed.methods import FedAvg, FedProx
 from polyfed.methods.fedprox import FedProxSettings
@@ -302,3 +303,55 @@ def test_fedprox_equals_a_loop_by_hand(prepare: Prepare, mu: float) -> None:
 
 def test_fedprox_pulls_by_default() -> None:
     assert FedProx(FedProxSettings(), Training()).proximal == 0.01
+
+
+def test_with_local_norms_clients_are_scored_and_written_with_their_own(make_run: MakeRun) -> None:
+    """FedBN: what a client uses is the averaged weights with its own BatchNorm layers; only the rest is sent."""
+    run = make_run({"name": "fedavg", "batch_norm": "local"}, models={"names": ["cnn-small"]}, name="norms")
+    run.go()
+    shared = run.server.memory["weights"]["cnn-small"]
+    norms = learn.norm_entries(run.federation.build("cnn-small"))
+    assert norms
+    for index in range(4):
+        model = polyfed.load_model(run.path, f"client-{index}")
+        kept = decode(run.directory.state_files()[index].read_bytes())["memory"]["norms"]
+        for name, tensor in learn.weights_of(model).items():
+            assert torch.equal(tensor, kept[name] if name in norms else shared[name])
+        right = learn.score(model, *run.federation.whole_test.tensors(models.memory_format(model)))
+        assert run.last is not None
+        assert run.last["clients"][f"client-{index}"]["whole"] == right
+    sent = run.summary["bytes"]["up"]["weights"] / (4 * run.round)
+    assert sent == sum(tensor.nbytes for name, tensor in shared.items() if name not in norms)
+
+
+class Misfit(FedAvg):
+    """Client 1 sends weights that do not fit, client 2 leaves some out."""
+
+    @client_step
+    def train(self, me: Client, weights: Weights) -> Fields:
+        reply = dict(super().train(me, weights)["weights"])  # type: ignore[arg-type]
+        name = next(iter(reply))
+        if me.facts.index == 1:
+            reply[name] = torch.zeros(1)
+        if me.facts.index == 2:
+            del reply[name]
+        return {"weights": reply}
+
+
+def test_weights_that_do_not_fit_are_left_out_with_their_reason(make_run: MakeRun) -> None:
+    run = make_run(Misfit, rounds=1)
+    run.go()
+    assert run.last is not None
+    reasons = {failure["client"]: failure["reason"] for failure in run.last["failures"]}
+    assert "another size" in reasons["client-1"]
+    assert "other names" in reasons["client-2"]
+    assert set(reasons) == {"client-1", "client-2"}
+
+
+def test_a_kept_optimiser_is_carried_over(make_run: MakeRun) -> None:
+    training = {"optimiser": "adam", "lr": 0.003, "keep_optimiser": True}
+    run = make_run("fedavg", training=training, rounds=2)
+    run.go()
+    memory = decode(run.directory.state_files()[0].read_bytes())["memory"]
+    batches = run.config.training.batches(run.federation.roster[0].samples)
+    assert float(memory["optimiser"]["0"]["step"]) == 2 * batches

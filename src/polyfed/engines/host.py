@@ -44,7 +44,7 @@ class Host:
         self.timeout = timeout
         self.population = population
         self.method = method
-        self.examination = Examination(Examination.Settings(), method.training)
+        self.examination = Examination(method)
         self.scratch = scratch
         self.live_bytes = live_bytes
         self._live: OrderedDict[int, Client] = OrderedDict()

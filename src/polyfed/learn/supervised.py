@@ -43,7 +43,7 @@ def supervised(
     samples = len(y)
     if samples == 0:
         return 0
-    if samples == 1:
+    if samples == 1 or training.batch == 1:
         _freeze_norms(model)
     optimiser = make_optimiser(model.parameters(), training)
     if training.keep_optimiser:
@@ -69,7 +69,7 @@ def supervised(
 
 
 def _freeze_norms(model: nn.Module) -> None:
-    """A client with a single sample has no batch statistics: its BatchNorm layers use their running ones."""
+    """A batch of one has no statistics: BatchNorm layers use their running ones."""
     for module in model.modules():
         if isinstance(module, BATCH_NORMS):
             module.eval()

@@ -71,13 +71,19 @@ class WeightedMean:
     is taken.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, like: Mapping[str, Tensor] | None = None) -> None:
+        """`like` says which names and shapes are expected; a subset of the names will do."""
+        self._like = like
         self._sums: dict[str, Tensor] = {}
         self._dtypes: dict[str, torch.dtype] = {}
         self.total = 0.0
 
     def add(self, weights: Mapping[str, Tensor], share: float) -> None:
-        """Add one model with its share (its number of samples, or 1 for a plain mean)."""
+        """Add one model with its share (its number of samples, or 1 for a plain mean).
+
+        What has other names or shapes than the ones before it is refused with `ModelError`, and nothing is added.
+        """
+        self._check(weights)
         self.total += share
         for name, tensor in weights.items():
             if name not in self._sums:
@@ -91,8 +97,19 @@ class WeightedMean:
             else:
                 torch.maximum(self._sums[name], tensor, out=self._sums[name])
 
+    def _check(self, weights: Mapping[str, Tensor]) -> None:
+        expected = self._sums or self._like
+        if expected is None:
+            return
+        names_fit = weights.keys() == expected.keys() if self._sums else weights.keys() <= expected.keys()
+        if not names_fit:
+            raise ModelError("weights with other names than the model's")
+        for name, tensor in weights.items():
+            if not isinstance(tensor, Tensor) or tensor.shape != expected[name].shape:
+                raise ModelError(f"weights '{name}' of another size than the model's")
+
     def result(self) -> dict[str, Tensor]:
-        """The mean, in the weights' own precision."""
+        """The mean, in the weights' own precision; nothing if nothing was added."""
         return {
             name: (total / self.total if total.is_floating_point() else total).to(self._dtypes[name])
             for name, total in self._sums.items()

@@ -11,16 +11,20 @@ With clients of several architectures, `within: architecture` averages among the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from torch import nn
+
 from polyfed import learn
+from polyfed.errors import ModelError
 from polyfed.learn import WeightedMean
 from polyfed.message import Fields, Kind, Weights
 from polyfed.method import Method, MethodSettings, Need, client_step, reads_only, register, stacks
 from polyfed.nodes import Client, Facts, Server
 
 if TYPE_CHECKING:
-    from polyfed.fleet import Fleet
+    from polyfed.fleet import Fleet, Reply
 
 
 class FedAvgSettings(MethodSettings):
@@ -63,14 +67,23 @@ class FedAvg(Method):
 
     @property
     def keeps(self) -> frozenset[str]:
-        return frozenset({"memory"} if self.settings.batch_norm == "local" else ())
+        return frozenset({"memory"} if self.personal or self.training.keep_optimiser else ())
+
+    @property
+    def personal(self) -> bool:
+        return self.settings.batch_norm == "local"
 
     @client_step
     @stacks(_train_together)
     def train(self, me: Client, weights: Weights) -> Fields:
         self.start(me, weights)
         learn.supervised(
-            me.model, *me.tensors(me.train), self.training, me.rng("batches"), extra=self.penalty(weights)
+            me.model,
+            *me.tensors(me.train),
+            self.training,
+            me.rng("batches"),
+            extra=self.penalty(weights),
+            memory=me.memory,
         )
         return self.finish(me)
 
@@ -85,13 +98,17 @@ class FedAvg(Method):
 
     def start(self, me: Client, weights: Weights) -> None:
         learn.load_weights(me.model, weights)
-        learn.load_weights(me.model, me.memory.get("norms", {}), partly=True)
+        self.personalise(me, me.model)
+
+    def personalise(self, me: Client, model: nn.Module) -> None:
+        """FedBN: the client's own BatchNorm layers."""
+        learn.load_weights(model, me.memory.get("norms", {}), partly=True)
 
     def finish(self, me: Client) -> Fields:
         me.measure("trained", whole=False)
         weights = learn.weights_of(me.model)
-        if self.settings.batch_norm == "local":
-            me.memory["norms"] = {name: weights[name] for name in learn.norm_entries(me.model)}
+        if self.personal:
+            me.memory["norms"] = {name: weights.pop(name) for name in sorted(learn.norm_entries(me.model))}
         return {"weights": weights}
 
     def penalty(self, weights: Weights) -> learn.ExtraLoss | None:
@@ -103,15 +120,21 @@ class FedAvg(Method):
         cohort = fleet.sample()
         for architecture in dict.fromkeys(facts.architecture for facts in cohort):
             members = [facts for facts in cohort if facts.architecture == architecture]
-            mean = WeightedMean()
-            for reply in fleet.stream(self.train, members, weights=models[architecture]):
-                mean.add(reply["weights"], self.share(reply.client))
-            models[architecture] = mean.result() if mean.total else models[architecture]
+            replies = fleet.stream(self.train, members, weights=models[architecture])
+            models[architecture] |= self.mean(fleet, replies, "weights", models[architecture])
             if self.settings.batch_norm == "recompute":
-                statistics = WeightedMean()
-                for reply in fleet.stream(self.restate, members, weights=models[architecture]):
-                    statistics.add(reply["statistics"], self.share(reply.client))
-                models[architecture] = {**models[architecture], **statistics.result()}
+                replies = fleet.stream(self.restate, members, weights=models[architecture])
+                models[architecture] |= self.mean(fleet, replies, "statistics", models[architecture])
+
+    def mean(self, fleet: Fleet, replies: Iterable[Reply], field: str, like: Weights) -> Weights:
+        """The mean of what the clients sent; what does not fit the model is left out, with its reason."""
+        mean = WeightedMean(like)
+        for reply in replies:
+            try:
+                mean.add(reply[field], self.share(reply.client))
+            except ModelError as error:
+                fleet.reject(reply, str(error))
+        return mean.result()
 
     def share(self, client: Facts) -> float:
         return client.samples if self.settings.weighting == "samples" else 1.0

@@ -30,14 +30,16 @@ class Pooled(Method):
 
     @property
     def keeps(self) -> frozenset[str]:
-        return frozenset()
+        return frozenset({"memory"} if self.training.keep_optimiser else ())
 
     @client_step
     def train(self, me: Client, weights: Weights) -> Fields:
         """One client stands in for the data centre that trains its architecture."""
         learn.load_weights(me.model, weights)
         assert me.data.everyone is not None
-        learn.supervised(me.model, *me.tensors(me.data.everyone), self.training, me.rng("batches"))
+        learn.supervised(
+            me.model, *me.tensors(me.data.everyone), self.training, me.rng("batches"), memory=me.memory
+        )
         return {"weights": learn.weights_of(me.model)}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:

@@ -25,7 +25,7 @@ from polyfed.models.assignment import Budget, How, assign_models
 from polyfed.models.features import features_and_logits
 from polyfed.models.layers import Norm, Shape
 from polyfed.models.network import Network, memory_format
-from polyfed.models.registry import build, names, register
+from polyfed.models.registry import build, is_known, names, register
 from polyfed.models.sizes import Row, Size, size, table
 from polyfed.models.trial import output_count
 
@@ -40,6 +40,7 @@ __all__ = [
     "assign_models",
     "build",
     "features_and_logits",
+    "is_known",
     "memory_format",
     "names",
     "output_count",

@@ -52,7 +52,7 @@ def assign_models(
 
     how: 'round-robin' deals the names out in turn; 'random' draws each client's uniformly; 'budget' gives
         each client the largest model that its budget admits (most parameters, then most MACs, then first in
-        `names`), as FedKEM does (paper 003, §4.4).
+        `names`), as FedKEM does (§4.4 of its paper).
     rng: used by 'random' alone.
     budgets: one per client; used by 'budget' alone.
     batch: the batch size for which memory is counted.

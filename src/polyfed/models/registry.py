@@ -67,6 +67,15 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
     return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", name)]
 
 
+def is_known(name: str) -> bool:
+    """Whether `build` knows this name."""
+    try:
+        entry(name)
+    except ModelError:
+        return False
+    return True
+
+
 def entry(name: str) -> Entry:
     """The entry of a name; ModelError with the nearest known one otherwise."""
     key = name.lower()

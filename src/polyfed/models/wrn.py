@@ -3,9 +3,9 @@
 Zagoruyko and Komodakis, "Wide Residual Networks", BMVC 2016: `wrn-<depth>-<width>`, pre-activation blocks,
 three groups of 16-32-64 times the width, convolutions without bias, stride on a block's first convolution,
 1×1 shortcuts fed with the activated input, no dropout. Parameters with 3 channels and 10 outputs: wrn-16-1
-175,066 · wrn-40-1 563,930 (FedORION's "WRN40", paper 002) · wrn-40-2 2,243,546.
+175,066 · wrn-40-1 563,930 (FedORION's "WRN40") · wrn-40-2 2,243,546.
 
-`wrn-<depth>-<width>-biased` is the variant whose sizes FedMD + LwoF prints (paper 000, Table 1): every
+`wrn-<depth>-<width>-biased` is the variant whose sizes FedMD + LwoF prints (its Table 1): every
 convolution has a bias, the stride is on the second convolution, the 1×1 shortcuts take the input as it is,
 Xavier initialisation with gain √2. With 30 outputs and width 1: depth 10 79,486 · 16 176,926 · 22 274,366 ·
 28 371,806 · 34 469,246 · 40 566,686. The public code that fits these numbers lets the last BatchNorm forget
