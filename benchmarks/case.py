@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.works import SAMPLES, TEST_ROWS, WORKS, Work, bare_loop, cpu_seconds, source
+from benchmarks.works import SAMPLES, TEST_ROWS, WORKS, Work, bare_loop, cpu_seconds, forked_loops, source
 
 
 def polyfed_run(work: Work, workers: int) -> dict[str, float]:
@@ -56,6 +56,8 @@ def main() -> None:
             result = bare_loop(work, tuned=False)
         case "tuned":
             result = bare_loop(work, tuned=True)
+        case "forked":
+            result = forked_loops(work)
         case workers:
             result = polyfed_run(work, int(workers))
     sys.stdout.write(json.dumps(result) + "\n")

@@ -1,30 +1,22 @@
-"""Data sets in files: parquet and CSV tables, .npz arrays, folders of images."""
+"""Data sets in files: `.npz` arrays and folders of images (tables are in tables.py)."""
 
 from __future__ import annotations
 
-import errno
-import json
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.dataset
 
-from polyfed.data.dataset import Array, DataSet, Ints
-from polyfed.data.encode import check_features, encode_column, encode_labels
+from polyfed.data.dataset import Array, DataSet
+from polyfed.data.encode import encode_labels
 from polyfed.data.images import Mode, decode_all
 from polyfed.data.storage import Draft
 from polyfed.errors import DataError
 
-_LABEL_NAMES = ("label", "labels", "fine_label", "character", "target", "class", "y")
-_IMAGE_NAMES = ("image", "img")
 _IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
-_BATCH = 1000
 
 
 @dataclass(frozen=True)
@@ -58,28 +50,12 @@ def identity(paths: Iterable[Path]) -> list[list[Any]]:
     return [[str(path), stat.st_mtime_ns, stat.st_size] for path, stat in facts]
 
 
-def read_table(
-    paths: Sequence[Path], name: str, reading: Reading, train: DataSet | None, folder: Path
-) -> Draft:
-    """A parquet or CSV table: a column of images, or columns of numbers; a label column; further columns."""
-    try:
-        table = _open_table(paths)
-        return _Table(table, paths[0].parent, name, reading).draft(train, folder)
-    except (pa.ArrowException, OSError) as error:
-        if (
-            isinstance(error, OSError) and error.errno == errno.ENOSPC
-        ):  # of what we write, not of what we read
-            raise
-        reason = str(error).splitlines()[0].rsplit(": ", 1)[-1]
-        raise DataError(f"{paths[0]} cannot be read as a table: {reason}") from error
-
-
 def read_image_folder(root: Path, name: str, reading: Reading, train: DataSet | None, folder: Path) -> Draft:
     """A folder with one folder of images for each class."""
     files = image_files(root)
     if not files:
         raise DataError(f"{root}: there are no images in it (one folder for each class is expected)")
-    mode = _mode(reading, train)
+    mode = colour_of(reading, train)
     inputs = decode_all(lambda: files, len(files), folder, where=name, mode=mode, size=reading.size)
     words = np.array([path.relative_to(root).parts[0] for path in files])
     labels, classes = encode_labels(words, where=name, known=train.classes if train else None)
@@ -107,136 +83,8 @@ def npz_arrays(path: Path, split: str) -> tuple[Array, Array | None] | None:
     return None if x is None else (x, y)
 
 
-def _open_table(paths: Sequence[Path]) -> Any:
-    if paths[0].suffix.lower() == ".csv":
-        return pyarrow.dataset.dataset(pyarrow.csv.read_csv(paths[0]))
-    return pyarrow.dataset.dataset([str(path) for path in paths], format="parquet")
-
-
-class _Table:
-    """One table that is being read."""
-
-    def __init__(self, table: Any, beside: Path, name: str, reading: Reading) -> None:
-        self.table = table
-        self.beside = beside
-        self.name = name
-        self.reading = reading
-        self.names: list[str] = table.schema.names
-
-    def draft(self, train: DataSet | None, folder: Path) -> Draft:
-        count = self.table.count_rows()
-        if count == 0:
-            raise DataError(f"{self.name}: the table has no rows")
-        label, image = self._label_column(), self._image_column()
-        further = [self._known(column) for column in self.reading.columns]
-        further += [c for c in self.reading.optional if c in self.names and c not in further]
-        if image is None:
-            inputs = self._features(without={label, *further})
-        else:
-            inputs = decode_all(
-                lambda: self._images(image),
-                count,
-                folder,
-                where=self.name,
-                mode=_mode(self.reading, train),
-                size=self.reading.size,
-                transposed=self.reading.transposed,
-            )
-        labels, classes = self._labels(label, train)
-        draft = Draft(self.name, inputs, labels, classes)
-        for column in further:
-            known = train.column_names.get(column, ()) if train else ()
-            draft.columns[column], draft.column_names[column] = encode_column(self._values(column), known)
-        return draft
-
-    def _labels(self, column: str | None, train: DataSet | None) -> tuple[Ints | None, tuple[str, ...]]:
-        if column is None:
-            return None, ()
-        return encode_labels(
-            self._values(column),
-            self._class_words(column) or self.reading.classes,
-            where=f"{self.name}, column '{column}'",
-            known=train.classes if train else None,
-            base=self.reading.label_base,
-        )
-
-    def _known(self, column: str) -> str:
-        if column not in self.names:
-            raise DataError(f"{self.name} has no column '{column}': it has {', '.join(self.names)}")
-        return column
-
-    def _label_column(self) -> str | None:
-        wanted = self.reading.label
-        if wanted == "none":
-            return None
-        if wanted is not None:
-            return self._known(wanted)
-        for guess in _LABEL_NAMES:
-            if guess in self.names:
-                return guess
-        raise DataError(f"{self.name}: say which column is the label (or 'none') of {', '.join(self.names)}")
-
-    def _image_column(self) -> str | None:
-        if self.reading.image is not None:
-            return self._known(self.reading.image)
-        types = {name: self.table.schema.field(name).type for name in self.names}
-        likely = [name for name, kind in types.items() if _holds_bytes(kind)]
-        return next((name for name in likely if name in _IMAGE_NAMES), likely[0] if likely else None)
-
-    def _images(self, column: str) -> Iterator[bytes | Path]:
-        for batch in self.table.to_batches(columns=[column], batch_size=_BATCH):
-            for cell in batch.column(0).to_pylist():
-                encoded, path = (
-                    (cell.get("bytes"), cell.get("path")) if isinstance(cell, dict) else (cell, cell)
-                )
-                if isinstance(encoded, bytes):
-                    yield encoded
-                elif isinstance(path, str):
-                    yield self.beside / path
-                else:
-                    raise DataError(f"{self.name}: column '{column}' has a row without an image")
-
-    def _features(self, without: set[str | None]) -> Array:
-        names = [name for name in self.names if name not in without]
-        texts = [name for name in names if not _is_number(self.table.schema.field(name).type)]
-        if texts:
-            raise DataError(
-                f"{self.name}: columns that are not numbers: {', '.join(texts)}; "
-                "name them as image or label or in columns"
-            )
-        if not names:
-            raise DataError(f"{self.name}: there is no column besides {', '.join(self.names)} to learn from")
-        return check_features(np.stack([self._values(name) for name in names], axis=1), self.name)
-
-    def _values(self, column: str) -> Array:
-        values = self.table.to_table(columns=[column]).column(0)
-        if pa.types.is_dictionary(values.type):
-            values = values.cast(values.type.value_type)
-        return values.to_numpy()  # type: ignore[no-any-return]
-
-    def _class_words(self, column: str) -> tuple[str, ...]:
-        """The class words that the hub's files carry in their schema."""
-        raw = (self.table.schema.metadata or {}).get(b"huggingface")
-        try:
-            feature = json.loads(raw)["info"]["features"][column] if raw else {}
-        except (ValueError, KeyError, TypeError):
-            return ()
-        names = feature.get("names") if isinstance(feature, dict) else None
-        return tuple(map(str, names)) if isinstance(names, list) else ()
-
-
-def _mode(reading: Reading, train: DataSet | None) -> Mode | None:
+def colour_of(reading: Reading, train: DataSet | None) -> Mode | None:
     """Grey or colour: as asked, else as the training split; None is found out from the images."""
     if reading.mode is None and train is not None and train.is_image:
         return "L" if train.shape[0] == 1 else "RGB"
     return reading.mode
-
-
-def _holds_bytes(kind: Any) -> bool:
-    if pa.types.is_struct(kind):
-        return any(kind.field(place).name == "bytes" for place in range(kind.num_fields))
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _is_number(kind: Any) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))

@@ -16,7 +16,6 @@ from polyfed.data.files import (
     image_files,
     npz_arrays,
     read_image_folder,
-    read_table,
 )
 from polyfed.data.named import NAMED, draft_digits, hub_files, local_folder, named_has_split
 from polyfed.data.objects import arrays_digest, channels_last, draft_arrays, to_arrays
@@ -144,7 +143,13 @@ def _find_path(path: Path, split: Split, reading: Reading) -> _Found | None:
 
 def _found_table(paths: list[Path], name: str, reading: Reading) -> _Found:
     key = {"files": identity(paths), "reading": asdict(reading), "name": name}
-    return _Found(key, lambda train, folder: read_table(paths, name, reading, train, folder))
+
+    def build(train: DataSet | None, folder: Path) -> Draft:
+        from polyfed.data.tables import read_table  # noqa: PLC0415  (slow to import, and only needed here)
+
+        return read_table(paths, name, reading, train, folder)
+
+    return _Found(key, build)
 
 
 def _found_images(root: Path, name: str, reading: Reading) -> _Found:

@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -35,6 +36,7 @@ from polyfed.method import Method
 
 AHEAD_SECONDS = 0.01  # of work a worker has at hand, so that short steps never wait for the pipe
 BATCH_MOST = 256  # units in a frame: it must fit into the pipe's buffer
+FAMILIAR_AMONG = 64  # units looked through for a client that a worker has met before
 GRACE_SECONDS = 1.0  # beyond the timeout, before a worker that does not answer is killed
 DEATHS_ALLOWED = 1
 
@@ -68,6 +70,7 @@ class Pool:
         self.start_method = start_method
         self._workers: list[_Worker] = []
         self._homes: dict[int, int] = {}
+        self._last: dict[int, int] = {}
         self._seconds: dict[tuple[str, int], float] = {}
         self._deaths: dict[tuple[int, int, int], list[str]] = {}
 
@@ -210,23 +213,35 @@ class Pool:
         given = True
         while given:
             given = False
-            for worker, mine in zip(self._workers, own, strict=True):
+            for number, worker in enumerate(self._workers):
                 if sum(worker.under_way.values()) < AHEAD_SECONDS:
-                    batch = self._batch(task, mine, free, limit)
+                    batch = self._batch(task, number, own[number], free, limit)
                     if batch:
                         self._send(worker, task, batch)
                         given = True
 
-    def _batch(self, task: Task, mine: deque[int], free: deque[int], limit: int) -> dict[int, float]:
+    def _batch(
+        self, task: Task, number: int, mine: deque[int], free: deque[int], limit: int
+    ) -> dict[int, float]:
         """The next units of a worker: what is known to be short travels in company, anything else alone."""
         batch: dict[int, float] = {}
         while sum(batch.values()) < FLUSH_SECONDS and len(batch) < BATCH_MOST:
-            source = next((queue for queue in (mine, free) if queue and queue[0] < limit), None)
-            if source is None:
-                break
-            place = source.popleft()
+            place = next((place for place in islice(mine, 1) if place < limit), None)
+            if place is not None:
+                mine.popleft()
+            else:
+                place = self._familiar(task, number, free, limit)
+                if place is None:
+                    break
+                free.remove(place)
             batch[place] = self._cost(task, task.units[place]) or AHEAD_SECONDS
         return batch
+
+    def _familiar(self, task: Task, number: int, free: deque[int], limit: int) -> int | None:
+        """One of the next free units, if need be any; better one whose data this worker already has at hand."""
+        nearby = [place for place in islice(free, FAMILIAR_AMONG) if place < limit]
+        known = (place for place in nearby if self._last.get(task.units[place][0].client) == number)
+        return next(known, nearby[0] if nearby else None)
 
     def _send(self, worker: _Worker, task: Task, batch: Mapping[int, float]) -> None:
         if not worker.under_way:
@@ -292,6 +307,7 @@ class Pool:
                     self._seconds[task.step, client] = seconds
                 else:
                     unit.append(Failure(*row))
+                self._last[row[0]] = number
                 if self._keeps:
                     self._homes[row[0]] = number
             done[place] = unit

@@ -125,8 +125,9 @@ class _Epoch:
         if len(set(starts)) == 1 and len(set(widths)) == 1:
             window = slice(starts[0], starts[0] + width)
             return self.x[:active, window], self.y[:active, window], self.share[:active, window]
-        rows = torch.arange(width)[None] + torch.tensor(starts)[:, None]
-        real = torch.arange(width)[None] < torch.tensor(widths)[:, None]
-        rows = torch.where(real, rows, 0)
-        clients = torch.arange(active)[:, None]
+        device = self.x.device
+        offsets = torch.arange(width, device=device)[None]
+        real = offsets < torch.tensor(widths, device=device)[:, None]
+        rows = torch.where(real, offsets + torch.tensor(starts, device=device)[:, None], 0)
+        clients = torch.arange(active, device=device)[:, None]
         return self.x[clients, rows], self.y[clients, rows], self.share[clients, rows] * real
