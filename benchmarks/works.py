@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from polyfed import data, models
 from polyfed.errors import DataError
+from polyfed.seeds import Seeds
 
 TEST_ROWS = 2000
 SAMPLES = 500
@@ -102,7 +103,8 @@ def bare_loop(work: Work, *, tuned: bool) -> dict[str, float]:
     `tuned` uses what polyfed uses: the layout that measured fastest for the model, a fused optimiser.
     """
     torch.set_num_threads(1)
-    model: nn.Module = models.build(work.model, work.shape, 10, generator=torch.Generator().manual_seed(0))
+    initial = Seeds(0).torch("model", work.model)  # the same as in a run with seed 0
+    model: nn.Module = models.build(work.model, work.shape, 10, generator=initial)
     layout = models.memory_format(model) if tuned else torch.contiguous_format
     model = model.to(memory_format=layout)  # type: ignore[call-overload]
     x, y, x_test, y_test = tensors(work, layout)

@@ -116,8 +116,10 @@ def _finite(value: Value) -> bool:
     if isinstance(value, Tensor):
         if value.is_floating_point() and value.itemsize == 1:
             value = value.float()  # `isfinite` knows no 8-bit floats
-        whole = not (value.is_floating_point() or value.is_complex())
-        return whole or bool(torch.isfinite(value).all())
+        if not (value.is_floating_point() or value.is_complex()):
+            return True
+        # One pass instead of three: NaN and infinity show in the sum. A sum can also overflow by itself.
+        return bool(torch.isfinite(value.sum())) or bool(torch.isfinite(value).all())
     if isinstance(value, float):
         return value - value == 0
     if isinstance(value, Mapping):

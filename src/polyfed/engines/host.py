@@ -18,6 +18,7 @@ from torch import nn
 
 from polyfed import disk, learn
 from polyfed.engines.engine import Answer, Call, Failure, Outcome, Population, SavedState, Task
+from polyfed.engines.warm import keep_freed_memory
 from polyfed.errors import MethodError
 from polyfed.message import Fields, Weights, decode, encode, first_not_finite, tensors_in
 from polyfed.method import MEASURED, Examination, Method, Step, check_declared
@@ -41,6 +42,7 @@ class Host:
         timeout: float | None = None,
         live_bytes: int = LIVE_BYTES,
     ) -> None:
+        keep_freed_memory()
         self.timeout = timeout
         self.population = population
         self.method = method
@@ -54,7 +56,8 @@ class Host:
         self._changed: set[int] = set()
         self._live_total = 0
         self._scratch_models: dict[str, nn.Module] = {}
-        self._bench: dict[tuple[str, int], tuple[nn.Module, Weights]] = {}
+        self._bench: dict[tuple[str, int], nn.Module] = {}
+        self._initial: dict[str, Weights] = {}
         self._common: tuple[bytes, dict[str, Any], int] = (b"", {}, 0)
 
     # -- steps -----------------------------------------------------------------------------------------------
@@ -168,10 +171,11 @@ class Host:
         """One model object an architecture (and place), set back to the common initial weights for each step."""
         architecture = self.population.architecture(index)
         if (architecture, place) not in self._bench:
-            model = self.population.build(architecture)
-            self._bench[architecture, place] = (model, learn.weights_of(model))
-        model, initial = self._bench[architecture, place]
-        learn.load_weights(model, initial)
+            self._bench[architecture, place] = self.population.build(architecture)
+        model = self._bench[architecture, place]
+        if architecture not in self._initial:
+            self._initial[architecture] = learn.weights_of(model)
+        learn.load_weights(model, self._initial[architecture])
         return model
 
     def scratch_model(self, architecture: str) -> nn.Module:

@@ -12,6 +12,7 @@ kills its worker twice is a `Failure`.
 from __future__ import annotations
 
 import functools
+import gc
 import multiprocessing
 import os
 import signal
@@ -94,8 +95,11 @@ class Pool:
         forks = population.device.type == "cpu" and sys.platform == "linux"
         self._context = multiprocessing.get_context(self.start_method or ("fork" if forks else "spawn"))
         self._workers = []
+        gc.collect()
+        gc.freeze()  # else a worker's first collection would touch, and so copy, every page it shares with this process
         for _ in range(self.count):
             self._workers.append(self._start())
+        gc.unfreeze()
 
     def _start(self) -> _Worker:
         ours, theirs = self._context.Pipe()

@@ -7,7 +7,7 @@ is part of a run's resolved config.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -45,20 +45,18 @@ def supervised_together(
     stack = [_laid_out(torch.stack([parameters[place][name].detach() for place in order])) for name in names]
     anchor = [tensor.clone() for tensor in stack] if proximal else []
     velocity = [torch.zeros_like(tensor) for tensor in stack] if training.momentum else []
-    epoch = _Epoch(
+    batches = _Batches(
         [examples[place] for place in order], training.batch, [generators[place] for place in order]
     )
 
     skeleton = models[order[0]]
     skeleton.train()
-    forward = torch.func.vmap(
-        lambda values, x: torch.func.functional_call(skeleton, dict(zip(names, values, strict=True)), (x,))
-    )
+    forward = getattr(skeleton, "stacked", None) or _vmapped(skeleton)
     for step in range(total_steps[0]):
         active = sum(total > step for total in total_steps)
-        x, y, share = epoch.batch(active)
+        x, y, share = batches.next(active)
         head = [tensor[:active].detach().requires_grad_() for tensor in stack]
-        logits = forward(head, x)
+        logits = forward(dict(zip(names, head, strict=True)), x)
         losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view_as(y)
         gradients = torch.autograd.grad((losses * share).sum(), head)
         with torch.no_grad():
@@ -77,57 +75,61 @@ def supervised_together(
                 parameters[place][name].copy_(tensor[row])
 
 
+def _vmapped(skeleton: nn.Module) -> Callable[[dict[str, Tensor], Tensor], Tensor]:
+    """Any module's forward over a stack; a model that can do it in fewer operations has `stacked` of its own."""
+
+    def one(values: dict[str, Tensor], x: Tensor) -> Tensor:
+        logits: Tensor = torch.func.functional_call(skeleton, values, (x,))
+        return logits
+
+    return torch.func.vmap(one)
+
+
 def _laid_out(stack: Tensor) -> Tensor:
     """Matrices stored transposed, as their gradients come: an update of another layout takes a quarter of a step."""
     return stack.transpose(1, 2).contiguous().transpose(1, 2) if stack.dim() == 3 else stack
 
 
-class _Epoch:
-    """Batches of every client side by side (clients × rows × …), padded where a client's last one is short."""
+class _Batches:
+    """The next batch of every client side by side (clients × rows × …), in buffers small enough for a core's cache."""
 
     def __init__(
-        self, examples: Sequence[tuple[Tensor, Tensor]], batch: int, generators: Sequence[torch.Generator]
+        self, examples: Sequence[tuple[Tensor, Tensor]], size: int, generators: Sequence[torch.Generator]
     ) -> None:
         self.examples = examples
-        self.size = batch
+        self.size = size
         self.generators = generators
         self.counts = [len(y) for _, y in examples]
-        clients, longest = len(examples), max(self.counts)
+        self.left: list[list[tuple[Tensor, Tensor]]] = [
+            [] for _ in examples
+        ]  # (row numbers, labels) of batches
+        self.widths = [0] * len(examples)
         first_x, first_y = examples[0]
-        self.x = first_x.new_empty((clients, longest, *first_x.shape[1:]))
-        self.y = first_y.new_zeros((clients, longest))
-        self.share = first_x.new_zeros((clients, longest))  # 1 / rows of the batch, 0 where padded
-        self.places = [0] * clients
-        for client, count in enumerate(self.counts):
-            self.x[client, count:] = 0
-            self._shuffle(client)
+        width = min(size, max(self.counts))
+        self.x = first_x.new_zeros((len(examples), width, *first_x.shape[1:]))
+        self.y = first_y.new_zeros((len(examples), width))
+        self.share = first_x.new_zeros((len(examples), width))  # 1 / rows of the batch, 0 where padded
 
-    def _shuffle(self, client: int) -> None:
-        x, y = self.examples[client]
-        count = self.counts[client]
-        order = torch.randperm(count, generator=self.generators[client])
-        self.x[client, :count] = x[order]
-        self.y[client, :count] = y[order]
-        for start in range(0, count, self.size):
-            rows = min(self.size, count - start)
-            self.share[client, start : start + rows] = 1 / rows
+    def next(self, active: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The next batch of the first `active` clients; a client's rows are shuffled anew when it is through.
 
-    def batch(self, active: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The next batch of the first `active` clients; each client's epoch begins anew when it is through."""
+        A client whose batch is short is padded with rows of its last one, which do not count.
+        """
         for client in range(active):
-            if self.places[client] >= self.counts[client]:
-                self.places[client] = 0
-                self._shuffle(client)
-        starts = self.places[:active]
-        widths = [min(self.size, self.counts[client] - start) for client, start in enumerate(starts)]
-        self.places[:active] = [start + self.size for start in starts]
-        width = max(widths)
-        if len(set(starts)) == 1 and len(set(widths)) == 1:
-            window = slice(starts[0], starts[0] + width)
-            return self.x[:active, window], self.y[:active, window], self.share[:active, window]
-        device = self.x.device
-        offsets = torch.arange(width, device=device)[None]
-        real = offsets < torch.tensor(widths, device=device)[:, None]
-        rows = torch.where(real, offsets + torch.tensor(starts, device=device)[:, None], 0)
-        clients = torch.arange(active, device=device)[:, None]
-        return self.x[clients, rows], self.y[clients, rows], self.share[clients, rows] * real
+            rows, labels = self._rows(client)
+            width = len(rows)
+            torch.index_select(self.examples[client][0], 0, rows, out=self.x[client, :width])
+            self.y[client, :width] = labels
+            if width != self.widths[client]:
+                self.widths[client] = width
+                self.share[client, :width] = 1 / width
+                self.share[client, width:] = 0
+        widest = max(self.widths[:active])
+        return self.x[:active, :widest], self.y[:active, :widest], self.share[:active, :widest]
+
+    def _rows(self, client: int) -> tuple[Tensor, Tensor]:
+        if not self.left[client]:
+            y = self.examples[client][1]
+            order = torch.randperm(self.counts[client], generator=self.generators[client]).to(y.device)
+            self.left[client] = list(zip(order.split(self.size), y[order].split(self.size), strict=True))
+        return self.left[client].pop(0)

@@ -98,6 +98,8 @@ class WeightedMean:
                 torch.maximum(self._sums[name], tensor, out=self._sums[name])
 
     def _check(self, weights: Mapping[str, Tensor]) -> None:
+        if not weights:
+            raise ModelError("no weights at all")
         expected = self._sums or self._like
         if expected is None:
             return

@@ -131,7 +131,7 @@ class FedAvg(Method):
         mean = WeightedMean(like)
         for reply in replies:
             try:
-                mean.add(reply[field], self.share(reply.client))
+                mean.add(reply.fields.get(field, {}), self.share(reply.client))
             except ModelError as error:
                 fleet.reject(reply, str(error))
         return mean.result()
