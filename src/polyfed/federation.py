@@ -94,6 +94,14 @@ class Federation:
                 self._holdings.popitem(last=False)
         return known
 
+    def samples(self, index: int) -> int:
+        """How many rows a client trains on."""
+        if self.shared_origin:
+            return len(self.holdings(index).train)
+        offsets = self.partition.offsets
+        wanted = self.config.data
+        return data.split_sizes(int(offsets[index + 1] - offsets[index]), wanted.validation, wanted.test)[0]
+
     def _split(self, index: int) -> tuple[Any, Any, Any]:
         wanted = self.config.data
         # Rotated copies of one image must fall on the same side in every domain, hence one stream for all.
@@ -287,7 +295,7 @@ class _Samples(Sequence[int]):
         return self.federation.clients
 
     def __getitem__(self, index: Any) -> Any:
-        return len(self.federation.holdings(int(index)).train)
+        return self.federation.samples(int(index))
 
 
 def _by_name(wanted: Mapping[str, str], clients: int) -> dict[int, str]:

@@ -126,9 +126,7 @@ class Client:
 
     def enter(self, moment: Moment) -> None:
         """Begin a step: fresh random streams, nothing measured yet, no gradients or modes left from the last one."""
-        self.model.train()
-        for parameter in self.model.parameters():
-            parameter.grad = None
+        learn.make_ready(self.model)
         self.moment = moment
         self.measured = {}
         self._streams = {}

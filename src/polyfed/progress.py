@@ -21,27 +21,27 @@ PLAIN_SECONDS = 5.0  # between lines where there is no terminal
 
 def follow(run: Run, console: Console) -> None:
     """Do a run and show how it gets on: rounds, accuracy, bytes, time left."""
-    if console.is_terminal:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed}/{task.total} rounds"),
-            TextColumn("{task.fields[news]}"),
-        )
-        with Progress(*columns, console=console) as progress, stopping_well(run):
-            bar = progress.add_task(run.config.name, total=run.config.rounds, news="")
-            clock = _Clock(run)
-            run.open()
-            progress.update(bar, completed=run.round)
-            run.go(lambda now: progress.update(bar, completed=now.round, news=clock.news()))
-    else:
-        with stopping_well(run):
-            clock = _Clock(run)
+    with stopping_well(run):
+        run.open()  # before the bar has a thread: workers are forked here
+        clock = _Clock(run)
+        if console.is_terminal:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.completed}/{task.total} rounds"),
+                TextColumn("{task.fields[news]}"),
+            )
+            with Progress(*columns, console=console) as progress:
+                bar = progress.add_task(
+                    run.config.name, total=run.config.rounds, completed=run.round, news=""
+                )
+                run.go(lambda now: progress.update(bar, completed=now.round, news=clock.news()))
+        else:
 
             def tell(now: Run) -> None:
                 if clock.due() or now.finished:
                     line = f"{now.config.name}: round {now.round}/{now.config.rounds} {clock.news()}"
-                    console.print(line, soft_wrap=True)
+                    console.print(line, soft_wrap=True, markup=False)
 
             run.go(tell)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyfed.data import draw_stratified, split_client
+from polyfed.data import draw_stratified, split_client, split_sizes
 from polyfed.data.splits import apportion
 
 Refuses = Callable[[str], AbstractContextManager[None]]
@@ -89,3 +89,11 @@ def test_a_stratified_draw_has_the_shares_of_the_whole() -> None:
     rows = draw_stratified(labels, 100, 20, rng())
     assert np.bincount(labels[rows]).tolist() == [12, 6, 2]
     assert np.array_equal(rows, np.sort(rows))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 40, 101])
+@pytest.mark.parametrize(("validation", "test"), [(0, 0), (0.1, 0.2), (0.4, 0.5), (0, 0.9), (0.3, 0)])
+def test_sizes_are_known_without_drawing(rows: int, validation: float, test: float) -> None:
+    labels = np.arange(rows) % 3
+    parts = split_client(np.arange(rows), labels, validation, test, np.random.default_rng(0))
+    assert tuple(len(part) for part in parts) == split_sizes(rows, validation, test)

@@ -25,7 +25,7 @@ from polyfed.data.partition import (
 )
 from polyfed.data.public import PublicSettings, adapt, make_public
 from polyfed.data.sources import has_split, known_sets, load
-from polyfed.data.splits import draw_stratified, split_client
+from polyfed.data.splits import draw_stratified, split_client, split_sizes
 from polyfed.data.storage import Draft, cache_root, in_memory
 
 __all__ = [
@@ -65,6 +65,7 @@ __all__ = [
     "set_tensor_cache",
     "shards",
     "split_client",
+    "split_sizes",
     "standard",
     "whereabouts",
 ]

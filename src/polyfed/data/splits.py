@@ -46,6 +46,17 @@ def split_client(
     return rows[parts == 0], rows[parts == 1], rows[parts == 2]
 
 
+def split_sizes(rows: int, validation: float, test: float) -> tuple[int, int, int]:
+    """How many of so many rows `split_client` gives to (training, validation, test), without drawing them."""
+    left = rows
+    counts = []
+    for share in (test, validation):
+        count = min(max(1, math.floor(rows * share + 0.5)), left - 1) if share > 0 and left > 1 else 0
+        counts.append(count)
+        left -= count
+    return left, counts[1], counts[0]
+
+
 def draw_stratified(labels: Ints | None, rows: int, count: int, rng: np.random.Generator) -> Ints:
     """`count` of `rows` places, sorted, with the class shares of the whole (by largest remainders)."""
     if labels is None:
@@ -71,10 +82,10 @@ def apportion(sizes: Ints, total: int, rng: np.random.Generator) -> Ints:
 def _parts(labels: Ints | None, rows: int, validation: float, test: float, rng: np.random.Generator) -> Ints:
     """0, 1 or 2 (training, validation, test) for each row."""
     parts = np.zeros(rows, dtype=np.int64)
-    for part, share in ((2, test), (1, validation)):
-        free = np.flatnonzero(parts == 0)
-        if share > 0 and len(free) > 1:
-            count = min(max(1, math.floor(rows * share + 0.5)), len(free) - 1)
+    _, *counts = split_sizes(rows, validation, test)
+    for part, count in zip((2, 1), reversed(counts), strict=True):
+        if count:
+            free = np.flatnonzero(parts == 0)
             drawn = draw_stratified(None if labels is None else labels[free], len(free), count, rng)
             parts[free[drawn]] = part
     return parts

@@ -24,6 +24,18 @@ def named_tensors(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, Ten
             yield from named_tensors(child, f"{prefix}{name}.")
 
 
+def make_ready(model: nn.Module) -> None:
+    """Training mode and no gradients: what a step may rely on. (`train()` and `parameters()` cost ten times more.)"""
+    if not model.training:
+        model.training = True
+    for parameter in model._parameters.values():
+        if parameter is not None and parameter.grad is not None:
+            parameter.grad = None
+    for child in model._modules.values():
+        if child is not None:
+            make_ready(child)
+
+
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """A copy of every parameter and buffer."""
     return {name: tensor.clone() for name, tensor in named_tensors(model)}
