@@ -157,7 +157,7 @@ class Fleet:
         said: dict[int, bytes] = {}
         for outcome in self._outcomes(say, among, None, payload, window=None):
             if isinstance(outcome, Answer):
-                self._receive(outcome, "training", times=listeners[outcome.client])
+                self._receive(outcome, places[outcome.client], "training", times=listeners[outcome.client])
                 said[outcome.client] = outcome.reply
         heard = {
             index: tuple((places[other].name, said[other]) for other in links[index] if other in said)
@@ -166,7 +166,7 @@ class Fleet:
         hearing = [facts for facts in among if heard[facts.index]]
         for outcome in self._outcomes(hear, hearing, None, {}, window=None, heard=heard):
             if isinstance(outcome, Answer):
-                self._receive(outcome, "training")
+                self._receive(outcome, places[outcome.client], "training")
 
     def _replies(
         self,
@@ -177,9 +177,10 @@ class Fleet:
         window: int | None,
         purpose: Purpose = "training",
     ) -> Iterator[Reply]:
+        known = {facts.index: facts for facts in to}
         for outcome in self._outcomes(step, to, each, payload, window, purpose=purpose):
             if isinstance(outcome, Answer):
-                yield self._receive(outcome, purpose)
+                yield self._receive(outcome, known[outcome.client], purpose)
 
     def _outcomes(
         self,
@@ -241,8 +242,7 @@ class Fleet:
             last = facts.architecture
         return units
 
-    def _receive(self, answer: Answer, purpose: Purpose, times: int = 1) -> Reply:
-        facts = self.roster[answer.client]
+    def _receive(self, answer: Answer, facts: Facts, purpose: Purpose, times: int = 1) -> Reply:
         fields = decode(answer.reply)
         kinds = {**self.method.sends, **Examination.sends}
         sizes = bytes_by_kind(fields, len(answer.reply), kinds)

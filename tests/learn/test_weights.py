@@ -43,14 +43,14 @@ def means(*weighted: tuple[dict[str, torch.Tensor], float]) -> dict[str, torch.T
 def test_named_tensors_are_the_state_dict(name: str) -> None:
     model = build(name, (3, 32, 32), 10)
     state = model.state_dict()
-    found = dict(named_tensors(model))
+    found = named_tensors(model)
     assert list(found) == list(state)
     assert all(found[key].data_ptr() == state[key].data_ptr() for key in state)
 
 
 def test_named_tensors_are_the_state_dict_of_odd_models_too() -> None:
     model = Odd()
-    assert list(dict(named_tensors(model))) == list(model.state_dict())
+    assert list(named_tensors(model)) == list(model.state_dict())
     assert list(weights_of(model)) == ["scale", "lasting", "first.weight", "tied.weight", "again.weight"]
 
 
@@ -69,7 +69,7 @@ def test_weights_loaded_are_those_taken_buffers_included() -> None:
     with torch.no_grad():
         model.get_parameter("0.weight").add_(1)
     load_weights(model, taken)
-    assert all(torch.equal(tensor, taken[name]) for name, tensor in named_tensors(model))
+    assert all(torch.equal(tensor, taken[name]) for name, tensor in named_tensors(model).items())
     assert model.get_buffer("1.num_batches_tracked").item() == 0
 
 

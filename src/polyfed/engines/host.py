@@ -278,4 +278,4 @@ def _version(fields: Fields) -> int:
 
 
 def _bytes_of(model: nn.Module) -> int:
-    return sum(tensor.nbytes for _, tensor in learn.named_tensors(model))
+    return sum(tensor.nbytes for tensor in learn.named_tensors(model).values())

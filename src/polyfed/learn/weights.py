@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -11,17 +11,23 @@ from polyfed.errors import ModelError
 from polyfed.learn.training import BATCH_NORMS
 
 
-def named_tensors(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter and lasting buffer under its name in the state dict; a tenth of `state_dict`'s overhead."""
-    for name, parameter in model._parameters.items():
+    found: dict[str, Tensor] = {}
+    _collect(model, "", found)
+    return found
+
+
+def _collect(module: nn.Module, prefix: str, found: dict[str, Tensor]) -> None:
+    for name, parameter in module._parameters.items():
         if parameter is not None:
-            yield prefix + name, parameter.data
-    for name, buffer in model._buffers.items():
-        if buffer is not None and name not in model._non_persistent_buffers_set:
-            yield prefix + name, buffer
-    for name, child in model._modules.items():
+            found[prefix + name] = parameter.data
+    for name, buffer in module._buffers.items():
+        if buffer is not None and name not in module._non_persistent_buffers_set:
+            found[prefix + name] = buffer
+    for name, child in module._modules.items():
         if child is not None:
-            yield from named_tensors(child, f"{prefix}{name}.")
+            _collect(child, f"{prefix}{name}.", found)
 
 
 def make_ready(model: nn.Module) -> None:
@@ -38,12 +44,12 @@ def make_ready(model: nn.Module) -> None:
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """A copy of every parameter and buffer."""
-    return {name: tensor.clone() for name, tensor in named_tensors(model)}
+    return {name: tensor.clone() for name, tensor in named_tensors(model).items()}
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, partly: bool = False) -> None:
     """Copy weights into a model. Names and shapes must agree; `partly` allows some names to be absent."""
-    own = dict(named_tensors(model))
+    own = named_tensors(model)
     unknown = weights.keys() - own.keys()
     absent = set() if partly else own.keys() - weights.keys()
     if unknown or absent:
