@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,15 +8,6 @@ from torch import Tensor, nn
 
 from polyfed.learn import Training, can_stack, supervised, supervised_together
 from polyfed.models import build
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """As a client's step does: tensors this small lose by more threads, most of all on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def generator(seed: int) -> torch.Generator:

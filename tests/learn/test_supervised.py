@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
@@ -12,15 +11,6 @@ from torch.nn import functional as F
 from polyfed.learn import Training, supervised
 from polyfed.learn.training import shuffled_batches, take
 from polyfed.message import decode, encode
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """As a client's step does: tensors this small lose by more threads, most of all on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -45,15 +45,6 @@ def norm_first() -> nn.Module:
     return nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3))
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """As a run does: tensors this small lose by more threads, most of all on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def prepare(tmp_path: Path) -> Iterator[Prepare]:
     """`prepare([factory], method=…)`: a run of three clients of different sizes on 90 rows of noise."""
