@@ -71,6 +71,7 @@ class Fleet:
         self.failures: list[Failure] = []
         self.measured: defaultdict[str, dict[int, Measurement]] = defaultdict(dict)
         self._examination = Examination(method)
+        self._kinds_up = {**method.sends, **Examination.sends}
         self._sequence = 0
         self._answers = 0
 
@@ -244,8 +245,7 @@ class Fleet:
 
     def _receive(self, answer: Answer, facts: Facts, purpose: Purpose, times: int = 1) -> Reply:
         fields = decode(answer.reply)
-        kinds = {**self.method.sends, **Examination.sends}
-        sizes = bytes_by_kind(fields, len(answer.reply), kinds)
+        sizes = bytes_by_kind(fields, len(answer.reply), self._kinds_up)
         self.ledger.count(facts.name, "up", sizes, purpose, times)
         for stage, measurement in fields.pop(MEASURED, {}).items():
             self.measured[stage][answer.client] = measurement

@@ -43,6 +43,8 @@ class Kind(StrEnum):
 
 def bytes_by_kind(fields: Fields, total: int, kinds: Mapping[str, Kind]) -> dict[Kind, int]:
     """A message's bytes by kind; what is no field's own (names, shapes, framing) is control. Sums to `total`."""
+    if not fields:
+        return {Kind.CONTROL: total}
     sizes = sizes_of(fields)
     counts = {Kind.CONTROL: total - sum(sizes.values())}
     for name, size in sizes.items():
