@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polyfed import data, models
+from polyfed.engines.warm import keep_freed_memory
 from polyfed.errors import DataError
 from polyfed.seeds import Seeds
 
@@ -100,9 +101,12 @@ def forked_loops(work: Work) -> dict[str, float]:
 def bare_loop(work: Work, *, tuned: bool) -> dict[str, float]:
     """FedAvg by hand in one process on one thread: default layout, a batch is one index into a tensor.
 
-    `tuned` uses what polyfed uses: the layout that measured fastest for the model, a fused optimiser.
+    `tuned` uses what polyfed uses: the layout that measured fastest for the model, a fused optimiser, and memory that
+    is kept for the next step. It does not stack clients, which polyfed does for MLPs.
     """
     torch.set_num_threads(1)
+    if tuned:
+        keep_freed_memory()
     initial = Seeds(0).torch("model", work.model)  # the same as in a run with seed 0
     model: nn.Module = models.build(work.model, work.shape, 10, generator=initial)
     layout = models.memory_format(model) if tuned else torch.contiguous_format
