@@ -70,9 +70,11 @@ def make_run(tmp_path: Path, small: dict[str, Any]) -> Iterator[MakeRun]:
         content = {**small, "method": "local" if isinstance(method, type) else method}
         for key, value in changes.items():
             content[key] = {**content[key], **value} if isinstance(content.get(key), dict) else value
-        federation = Federation(read_config(content))
-        if isinstance(method, type):
-            federation.method = method(method.Settings(**(settings or {})), federation.config.training)
+        config = read_config(content)
+        made_here = (
+            method(method.Settings(**(settings or {})), config.training) if isinstance(method, type) else None
+        )
+        federation = Federation(config, method=made_here)
         directory = RunDirectory(tmp_path / (name or f"run-{len(made)}"), new=True)
         made.append(Run(federation, engine or Inline(), directory))
         return made[-1]

@@ -117,17 +117,21 @@ class RunDirectory:
     def commit(
         self,
         number: int,
+        label: str,
         server_state: Mapping[str, Any],
         saved: Sequence[SavedState],
         facts: Mapping[str, Any],
     ) -> None:
-        """Make this the point from which the run goes on, whatever happens next."""
+        """Make this the point from which the run goes on, whatever happens next.
+
+        label: another one at each commit of a run, for the names of its files.
+        """
         replaced = [self.states[state.client].file for state in saved if state.client in self.states]
         for state in saved:
             self.index.append({"client": state.client, "file": state.file, "digest": state.digest})
             self.states[state.client] = state
         data = encode(server_state)
-        server_file = f"server.{number}.safetensors"
+        server_file = f"server.{label}.safetensors"
         if "server" in self.manifest and self.manifest["server"][0] != server_file:
             replaced.append(self.manifest["server"][0])
         disk.write_through(self.path / "states" / server_file, data)

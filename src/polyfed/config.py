@@ -134,6 +134,9 @@ class Evaluation(Section):
     """At most so many clients are scored (drawn once), so that cost does not grow with the population."""
     test_rows: Annotated[int, Field(ge=0)] | None = None
     """Score on so many rows of the whole test set (drawn once) instead of all."""
+    outputs: Literal["all", "private"] = "all"
+    """Where outputs also stand for public classes: may an answer be one of those (and be wrong), or is the best
+    among the private classes taken?"""
 
 
 class RunConfig(Section):
@@ -265,19 +268,23 @@ def _follow(schema: type[BaseModel], location: Sequence[Any]) -> tuple[list[str]
     """
     path: list[str] = []
     options = [schema]
-    known = list(schema.model_fields)
+    known = _keys(schema)
     for part in location:
         tagged = [option for option in options if _tag(option) == part]
         if tagged and len(options) > 1:
             options = tagged
         elif isinstance(part, int) or not _is_type_name(part):
             path.append(str(part))
-            known = [key for option in options for key in option.model_fields]
+            known = [key for option in options for key in _keys(option)]
             fields = [option.model_fields.get(str(part)) for option in options]
             options = [
                 model for field in fields if field for model in _models_in(field.annotation)
             ] or options
     return path, known
+
+
+def _keys(schema: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in schema.model_fields.items()]
 
 
 def _is_type_name(part: str) -> bool:

@@ -18,7 +18,7 @@ from polyfed.data import DataSet, Rows
 from polyfed.engines.pool import cores
 from polyfed.errors import ConfigError, DataError, MethodError, ModelError
 from polyfed.fleet import Cohorts
-from polyfed.method import Need
+from polyfed.method import Method, Need
 from polyfed.nodes import Client, Holdings, Roster, Server, client_name
 from polyfed.seeds import Seeds
 
@@ -37,6 +37,7 @@ class Federation:
         config: RunConfig,
         given_data: Any = None,
         given_models: Mapping[str, ModelMaker] | None = None,
+        method: Method | None = None,
     ) -> None:
         self.seeds = Seeds(config.seed)
         self.device = pick_device(config.device)
@@ -44,8 +45,8 @@ class Federation:
         self._given_data = given_data is not None
         self._load_data(config, given_data)
         self.config = config
+        self.method = method or config.make_method()
         self._assign_models()
-        self.method = config.make_method()
         self.check_needs()
         self._holdings: OrderedDict[int, Holdings] = OrderedDict()
         self.roster = Roster(_Samples(self), self.architectures, self.which)
@@ -137,7 +138,7 @@ class Federation:
         by_name = _by_name(wanted.clients, self.clients)
         names += [name for name in dict.fromkeys(by_name.values()) if name not in names]
         self.shape = self.dataset.shape
-        self.outputs = len(self.dataset.classes)
+        self.outputs = self._output_count()
         dealt = len(self.makers) or len(wanted.names)
         self.which = models.assign_models(
             names[:dealt],
@@ -159,10 +160,21 @@ class Federation:
         for name in {*self.architectures, *([wanted.server] if wanted.server else [])}:
             outputs = models.output_count(self.build(name), self.shape)
             if outputs != self.outputs:
+                private = len(self.dataset.classes)
+                public = f" and {self.outputs - private} public ones" if self.outputs > private else ""
                 raise ModelError(
-                    f"model '{name}' has {outputs} outputs, but the data have {self.outputs} classes:"
+                    f"model '{name}' has {outputs} outputs, but the data have {private} classes{public}:"
                     f" give it {self.outputs}"
                 )
+
+    def _output_count(self) -> int:
+        """One output a private class; and one a public class, if the method learns from labels of other classes."""
+        outputs = len(self.dataset.classes)
+        if self.public is not None and Need.PUBLIC_LABELS in self.method.needs:
+            public = self.public.dataset
+            if public.first_class:
+                outputs += len(public.classes)
+        return outputs
 
     def architecture(self, index: int) -> str:
         return self.roster.architecture(index)
@@ -205,6 +217,7 @@ class Federation:
             device=self.device,
             scratch_model=scratch_model,
             budget=self.config.models.budget_of(index),
+            answers=len(self.dataset.classes) if self.config.evaluate.outputs == "private" else None,
         )
 
     def server(self) -> Server:
@@ -257,7 +270,14 @@ class Federation:
                 f"{name} needs public data: set data.public.source=share and data.public.share=0.1, or name a data set"
             )
         if Need.PUBLIC_LABELS in needs and self.public is not None and self.public.dataset.labels is None:
-            raise MethodError(f"{name} needs labels on the public data: set data.public.labels=own")
+            raise MethodError(
+                f"{name} needs labels on the public data: set data.public.labels=own"
+                + (
+                    " or method.public_training=null"
+                    if "public_training" in method.Settings.model_fields
+                    else ""
+                )
+            )
         if Need.SERVER_MODEL in needs and self.config.models.server is None:
             raise MethodError(f"{name} needs a server model: set models.server")
         if self.config.training.keep_optimiser and "memory" not in method.keeps:

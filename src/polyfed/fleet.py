@@ -258,10 +258,13 @@ class Fleet:
         scores: dict[int, Measurement] = {}
         for members, served in self._groups(clients, server):
             if served is not None and not self.method.personal:
-                scores.update(self.examine_shared(members, members[0].architecture, served, whole_rows))
+                scores.update(self.examine_shared(members, {members[0].architecture: served}, whole_rows))
             else:
                 payload: Fields = {} if served is None else {"weights": served}
-                list(self._replies(self._examination.examine, members, None, payload, None, "evaluation"))
+                known = self.measured.get(self.method.final_stage, {})
+                scores.update({facts.index: known[facts.index] for facts in members if facts.index in known})
+                others = [facts for facts in members if facts.index not in known]
+                list(self._replies(self._examination.examine, others, None, payload, None, "evaluation"))
                 scores.update(self.measured.pop("", {}))
         return scores
 
@@ -275,12 +278,12 @@ class Fleet:
         return list(groups.values())
 
     def examine_shared(
-        self, members: Sequence[Facts], architecture: str, weights: Weights, whole_rows: int
+        self, members: Sequence[Facts], models: Mapping[str, Weights], whole_rows: int
     ) -> dict[int, Measurement]:
-        """One model for many: the whole test set is cut into parts, each scored by another member."""
+        """One model (or ensemble) for many: the whole test set is cut into parts, each scored by another member."""
         cuts = [place * whole_rows // len(members) for place in range(len(members) + 1)]
         parts = {facts.index: [cuts[place], cuts[place + 1]] for place, facts in enumerate(members)}
-        payload: Fields = {"architecture": architecture, "weights": weights}
+        payload: Fields = {"models": dict(models)}
         each = lambda facts: {"part": parts[facts.index]}  # noqa: E731
         list(self._replies(self._examination.examine, members, each, payload, None, "evaluation"))
         scores = self.measured.pop("", {})

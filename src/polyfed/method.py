@@ -20,7 +20,7 @@ from enum import StrEnum
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 from torch import nn
 
 from polyfed import learn
@@ -52,7 +52,25 @@ class Need(StrEnum):
 class MethodSettings(BaseModel):
     """A method's own settings; unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_by_name=True, serialize_by_alias=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_groups(cls, given: Any) -> Any:
+        """`distil: {epochs: 1}` changes one setting of a group; the others stay the method's own defaults."""
+        if not isinstance(given, Mapping):
+            return given
+        groups = {
+            name: field.default
+            for name, field in cls.model_fields.items()
+            if isinstance(field.default, BaseModel)
+        }
+        return {
+            name: {**groups[name].model_dump(), **value}
+            if name in groups and isinstance(value, Mapping)
+            else value
+            for name, value in given.items()
+        }
 
 
 class Method:
@@ -66,6 +84,9 @@ class Method:
     """The kinds of what the server sends, for the ledger (default: as in `sends`, else control)."""
     server: ClassVar[bool] = True
     """Whether a server takes part in learning (a peer-to-peer method says False)."""
+    final_stage: ClassVar[str] = ""
+    """The stage, if a method measures one, after which a client's model does not change in a round: what was measured
+    then is the client's result, and need not be measured again."""
 
     Settings: ClassVar[type[MethodSettings]] = MethodSettings
 
@@ -149,29 +170,37 @@ class Examination(Method):
     def examine(
         self,
         me: Client,
-        architecture: str | None = None,
         weights: Weights | None = None,
+        models: Mapping[str, Weights] | None = None,
         part: tuple[int, int] | None = None,
     ) -> Fields:
-        """Score the client's own model, or the one it is sent, on its own data and (a part of) the test set."""
-        model = self.used(me, architecture, weights)
+        """Score the model that the client uses on its own data and (a part of) the test set.
+
+        Or the models it is sent, one an architecture: of several, the mean of their logits.
+        """
+        model = self.used(me, weights) if models is None else self.together(me, models)
         return {MEASURED: {"": me.examine(model, slice(*part) if part else slice(None))}}
 
     @client_step
     @reads_only
     def final_model(self, me: Client, weights: Weights | None = None) -> Fields:
         """The model the client uses, to be written into the run directory (never asked of a deployed node)."""
-        return {"weights": learn.weights_of(self.used(me, None, weights))}
+        return {"weights": learn.weights_of(self.used(me, weights))}
 
-    def used(self, me: Client, architecture: str | None, weights: Weights | None) -> nn.Module:
+    def used(self, me: Client, weights: Weights | None) -> nn.Module:
         """The client's own model; or the weights it is served, with what it adds to them."""
         if weights is None:
             return me.model
-        model = me.scratch_model(architecture or me.facts.architecture)
-        learn.load_weights(model, weights)
-        if architecture is None:
-            self.subject.personalise(me, model)
+        model = self.together(me, {me.facts.architecture: weights})
+        self.subject.personalise(me, model)
         return model
+
+    def together(self, me: Client, models: Mapping[str, Weights]) -> nn.Module:
+        members = []
+        for architecture, weights in models.items():
+            members.append(me.scratch_model(architecture))
+            learn.load_weights(members[-1], weights)
+        return members[0] if len(members) == 1 else learn.Ensemble(members)
 
 
 _registered: dict[str, type[Method]] = {}

@@ -70,6 +70,8 @@ class Client:
     scratch_model: Callable[[str], nn.Module]
     """A model of a named architecture to work with inside a step: load weights first, nothing of it lasts."""
     budget: Budget = field(default_factory=Budget)
+    answers: int | None = None
+    """How many of the first outputs an answer is chosen among when the client is scored; None is all."""
     memory: State = field(default_factory=dict)
     moment: Moment = field(default_factory=lambda: Moment(0, 0))
     measured: dict[str, Measurement] = field(default_factory=dict)
@@ -121,7 +123,9 @@ class Client:
         }
         with learn.evaluating(model):
             return {
-                name: learn.score(model, *self.tensors(rows)) for name, rows in parts.items() if len(rows)
+                name: learn.score(model, *self.tensors(rows), self.answers)
+                for name, rows in parts.items()
+                if len(rows)
             }
 
     def enter(self, moment: Moment) -> None:
@@ -191,16 +195,25 @@ class Server:
     everyone: Rows | None = None
     memory: State = field(default_factory=dict)
     round: int = 0
-    take_measure: Callable[[str, str, Weights], None] | None = None
+    take_measure: Callable[[str, Mapping[str, Weights]], None] | None = None
 
     def rng(self, purpose: str) -> torch.Generator:
         """The server's random stream of this purpose in this round."""
         return self.seeds.torch(purpose, "server", self.round)
 
-    def measure(self, stage: str) -> None:
-        """Record the server model's accuracy on the whole test set at this stage of the round."""
-        if self.take_measure is not None and self.model is not None and self.architecture is not None:
-            self.take_measure(stage, self.architecture, learn.weights_of(self.model))
+    def inputs(self, rows: Rows, model: nn.Module) -> Tensor:
+        """Inputs in the layout that this model is fastest with."""
+        return rows.inputs(memory_format(model), self.device)
+
+    def measure(self, stage: str, models: Mapping[str, Weights] | None = None) -> None:
+        """Record the accuracy on the whole test set at this stage of the round: of the server's model.
+
+        models: or of these, one an architecture, as an ensemble that answers with the mean of their logits.
+        """
+        if models is None and self.model is not None and self.architecture is not None:
+            models = {self.architecture: learn.weights_of(self.model)}
+        if self.take_measure is not None and models:
+            self.take_measure(stage, models)
 
     def shared_weights(self) -> dict[str, Weights]:
         """One set of weights an architecture, kept in memory; at first the common initial ones."""

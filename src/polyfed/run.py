@@ -39,6 +39,7 @@ class Run:
         self.engine = engine
         self.directory = directory
         self.round = 0
+        self.prepared = False
         self.seconds = 0.0
         self.last: dict[str, Any] | None = None
         self._stopping = False
@@ -125,8 +126,12 @@ class Run:
         saved_at = time.monotonic()
         lost = 0
         while not self.finished and not self._stopping:
+            number = self.round
             try:
-                self._one_round()
+                if self.prepared:
+                    self._one_round()
+                else:
+                    self._prepare()
                 if time.monotonic() - saved_at >= self.config.checkpoint_seconds:
                     self._commit()
                     saved_at = time.monotonic()
@@ -137,19 +142,25 @@ class Run:
                 logger.warning("%s; going back to round %d", error, self.directory.manifest["round"])
                 self._go_back()
                 continue
-            if listener is not None:
+            if listener is not None and self.round > number:
                 listener(self)
-        if self.directory.manifest["round"] != self.round:
+        manifest = self.directory.manifest
+        if (manifest["round"], manifest["prepared"]) != (self.round, self.prepared):
             self._commit()
+
+    def _prepare(self) -> None:
+        """What a method does once, before its first round: round 0 of the history."""
+        started = time.perf_counter()
+        self._open_round(0, measuring=True)
+        self._learn(lambda: self.method.prepare(self.fleet, self.server))
+        self.seconds = time.perf_counter() - started
+        self._write(0, {})
+        self.prepared = True
 
     def _one_round(self) -> None:
         number = self.round + 1
         started = time.perf_counter() - self.seconds
         evaluating = number % self.config.evaluate.every == 0 or number == self.config.rounds
-        if number == 1:
-            self._open_round(0, measuring=True)
-            self._learn(lambda: self.method.prepare(self.fleet, self.server))
-            self._write(0, {})
         self._open_round(number, measuring=evaluating)
         self._learn(lambda: self.method.round(number, self.fleet, self.server))
         scores = {}
@@ -178,11 +189,11 @@ class Run:
 
     # -- evaluation ------------------------------------------------------------------------------------------
 
-    def _measure_server(self, stage: str, architecture: str, weights: Weights) -> None:
+    def _measure_server(self, stage: str, models: Mapping[str, Weights]) -> None:
         if self.fleet.measuring:
             rows = len(self.federation.whole_test)
             looked_at = [self.federation.roster[index] for index in self.federation.scored_clients()]
-            scores = self.fleet.examine_shared(looked_at, architecture, weights, rows)
+            scores = self.fleet.examine_shared(looked_at, models, rows)
             whole = [score["whole"] for score in scores.values() if "whole" in score]
             if whole:
                 self._server_scores[stage] = whole[0]
@@ -219,13 +230,15 @@ class Run:
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     def _commit(self) -> None:
-        saved = self.engine.save(self.directory.path / "states", str(self.round))
+        label = str(self.round) if self.prepared else "start"
+        saved = self.engine.save(self.directory.path / "states", label)
         facts = {
+            "prepared": self.prepared,
             "seconds": self.seconds,
             "finished": self.finished,
             "data": self.federation.dataset.fingerprint,
         }
-        self.directory.commit(self.round, self.server.state(), saved, facts)
+        self.directory.commit(self.round, label, self.server.state(), saved, facts)
 
     def _go_back(self) -> None:
         """Be what the last checkpoint was."""
@@ -243,6 +256,7 @@ class Run:
         for line in self.directory.history.lines():
             self.last = line
         self.round = manifest["round"]
+        self.prepared = manifest["prepared"]
         self.seconds = manifest["seconds"]
         self.engine.restore(self.directory.state_files())
 
@@ -253,7 +267,13 @@ class Run:
         self._write_models()
         lines = [line for line in self.directory.history.lines() if "summary" in line]
         chosen = metrics.chosen_round(lines)
-        by_round = {line["round"]: line["summary"] for line in lines}
+        by_round = {
+            line["round"]: {
+                **line["summary"],
+                **{key: line[key] for key in ("stages", "server") if key in line},
+            }
+            for line in lines
+        }
         summary = {
             "name": self.config.name,
             "method": self.method.name,

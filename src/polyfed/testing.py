@@ -92,10 +92,7 @@ class Trial:
     def federation(self, method: type[Method] | None = None) -> Federation:
         """The federation, with the method or a variant of it, whether it is registered or not."""
         kind = method or self.method
-        federation = Federation(self.config)
-        federation.method = kind(kind.Settings(**self.settings), self.config.training)
-        federation.check_needs()
-        return federation
+        return Federation(self.config, method=kind(kind.Settings(**self.settings), self.config.training))
 
     def make(self, name: str, engine: Engine, method: type[Method] | None = None) -> Run:
         return Run(self.federation(method), engine, RunDirectory(self.folder / name, new=True))

@@ -33,7 +33,7 @@ def one_by_one(counts: list[int], training: Training, proximal: float) -> list[T
         own = model(client)
         start = weights(own)
 
-        def pull(now: nn.Module, _x: Tensor, _logits: Tensor, start: Tensor = start) -> Tensor:
+        def pull(now: nn.Module, _rows: Tensor, _x: Tensor, _logits: Tensor, start: Tensor = start) -> Tensor:
             flat = torch.cat([parameter.flatten() for parameter in now.parameters()])
             return 0.5 * proximal * (flat - start).square().sum()
 

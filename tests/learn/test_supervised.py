@@ -109,7 +109,7 @@ def test_an_extra_loss_is_added() -> None:
         torch.tensor([0]),
         Training(lr=0.1),
         generator(),
-        extra=lambda now, _x, _logits: 2 * now.get_parameter("weight").sum(),
+        extra=lambda now, _rows, _x, _logits: 2 * now.get_parameter("weight").sum(),
     )
     # inputs of 0 give the weight no gradient of its own: 1 - 0.1 · 2
     assert torch.allclose(model.weight, torch.full((2, 2), 0.8), atol=1e-6)

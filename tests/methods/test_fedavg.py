@@ -279,7 +279,7 @@ def test_the_pull_of_fedprox_by_hand() -> None:
             parameter.add_(2.0)
     model(torch.randn(4, 5))  # moves the running statistics: they are not pulled
     pull = FedProx(FedProxSettings(mu=0.5), Training()).penalty(anchor)
-    loss = pull(model, torch.empty(0), torch.empty(0))
+    loss = pull(model, torch.empty(0), torch.empty(0), torch.empty(0))
     # µ/2 · ‖w - w_t‖² = 0.25 · 2² · (5 + 5 + 15 + 3); its gradient µ (w - w_t) = 0.5 · 2
     assert loss.item() == pytest.approx(0.25 * 4 * 28)
     for gradient in torch.autograd.grad(loss, list(model.parameters())):

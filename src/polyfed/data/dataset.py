@@ -38,6 +38,7 @@ class DataSet:
     mean, std: normalisation constants of the training split, per channel (in 0..1) or per feature.
     fingerprint: a digest of all of the above, the same on every machine.
     folder: where the arrays lie; None when they only live in memory.
+    first_class: the number that the first class has (see `with_labels_from`).
     """
 
     name: str
@@ -50,6 +51,7 @@ class DataSet:
     columns: dict[str, Ints] = field(default_factory=dict)
     column_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     folder: Path | None = None
+    first_class: int = 0
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -92,22 +94,31 @@ class DataSet:
         """The same set with its labels hidden."""
         return replace(self, labels=None, fingerprint=f"{self.fingerprint}-unlabelled")
 
+    def with_labels_from(self, first: int) -> DataSet:
+        """The same set with class numbers that begin at `first`: its classes behind another set's."""
+        labels = self.need_labels() + first
+        return replace(
+            self, labels=labels, fingerprint=f"{self.fingerprint}-from-{first}", first_class=first
+        )
+
     def __reduce__(self) -> tuple[Any, ...]:
         """What another process gets: where the arrays lie, not their bytes (if they are on the disk)."""
         if self.folder is None:
             return (_from_parts, (self.__dict__.copy(),))
-        return (_from_folder, (self.folder, self.labels is not None))
+        return (_from_folder, (self.folder, self.labels is not None, self.first_class))
 
 
 def _from_parts(parts: dict[str, Any]) -> DataSet:
     return DataSet(**parts)
 
 
-def _from_folder(folder: Path, labelled: bool) -> DataSet:
+def _from_folder(folder: Path, labelled: bool, first_class: int) -> DataSet:
     from polyfed.data.storage import open_stored  # noqa: PLC0415  (storage is built on this module)
 
     data = open_stored(folder)
-    return data if labelled or data.labels is None else data.without_labels()
+    if not labelled:
+        return data if data.labels is None else data.without_labels()
+    return data.with_labels_from(first_class) if first_class else data
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +193,8 @@ class Rows:
     def class_counts(self, classes: int | None = None) -> Ints:
         """How many rows each class has."""
         width = len(self.dataset.classes) if classes is None else classes
-        return np.bincount(self.dataset.need_labels()[self.index], minlength=width).astype(np.int64)
+        labels = self.dataset.need_labels()[self.index] - self.dataset.first_class
+        return np.bincount(labels, minlength=width).astype(np.int64)
 
     def column(self, name: str) -> Ints:
         """The codes of a further column for these rows."""

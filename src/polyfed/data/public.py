@@ -27,6 +27,7 @@ class PublicSettings(BaseModel):
     rows: at most this many rows, with the class shares of the whole.
     labels: "own", or "none" to hide them.
     label: the label column of another data set, such as "coarse_label" of cifar100.
+    classes: whether its labels mean the "same" as the private ones, or "other" classes; "auto" looks at the names.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -36,12 +37,24 @@ class PublicSettings(BaseModel):
     rows: int | None = Field(None, ge=1)
     labels: Literal["own", "none"] = "own"
     label: str | None = None
+    classes: Literal["auto", "same", "other"] = "auto"
 
     @model_validator(mode="after")
     def _share_is_given(self) -> PublicSettings:
         if (self.source == "share") != (self.share is not None):
             raise ValueError("source 'share' and a value for share go together")
         return self
+
+    def other_classes(self, public: DataSet, private: DataSet) -> bool:
+        """Whether the public labels are classes of their own."""
+        if self.source == "share" or public.labels is None:
+            return False
+        if self.classes == "same" and len(public.classes) > len(private.classes):
+            raise DataError(
+                f"the public set '{public.name}' has {len(public.classes)} classes and '{private.name}'"
+                f" {len(private.classes)}: they cannot mean the same (data.public.classes)"
+            )
+        return self.classes == "other" or (self.classes == "auto" and public.classes != private.classes)
 
 
 def make_public(
@@ -53,7 +66,9 @@ def make_public(
     """The public rows, or None, and the row numbers of the training set that stay private.
 
     Rows of one `origin` (rotated copies of an image) are all public or all private. `rows` makes the public
-    set smaller; what a share held out and `rows` left over is given back to the private rows.
+    set smaller; what a share held out and `rows` left over is given back to the private rows. Where the public
+    labels are other classes, their numbers begin behind the private ones: 10 to 29 for cifar100's 20 coarse classes
+    beside cifar10.
     """
     private = np.arange(len(dataset), dtype=np.int64)
     if settings.source == "none":
@@ -69,6 +84,8 @@ def make_public(
         taken = draw_stratified(public.labels, len(public), count, rng)
     if settings.labels == "none":
         public = public.without_labels()
+    if settings.other_classes(public, dataset):
+        public = public.with_labels_from(len(dataset.classes))
     return public.rows(taken), private
 
 

@@ -1,6 +1,8 @@
 """Plain PyTorch learning: takes models and tensors, knows nothing of federations."""
 
-from polyfed.learn.evaluate import evaluating, predict, score
+from polyfed.learn.distil import distil
+from polyfed.learn.evaluate import Ensemble, evaluating, predict, score
+from polyfed.learn.losses import Distillation, cross_entropy, entropy, kl, knowledge_loss, soften
 from polyfed.learn.stacked import can_stack, supervised_together
 from polyfed.learn.statistics import recompute_statistics
 from polyfed.learn.supervised import ExtraLoss, supervised
@@ -16,12 +18,19 @@ from polyfed.learn.weights import (
 )
 
 __all__ = [
+    "Distillation",
+    "Ensemble",
     "ExtraLoss",
     "Training",
     "WeightedMean",
     "can_stack",
+    "cross_entropy",
+    "distil",
+    "entropy",
     "evaluating",
     "is_statistic",
+    "kl",
+    "knowledge_loss",
     "load_weights",
     "make_ready",
     "named_tensors",
@@ -29,6 +38,7 @@ __all__ = [
     "predict",
     "recompute_statistics",
     "score",
+    "soften",
     "supervised",
     "supervised_together",
     "weights_of",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -24,13 +24,27 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+class Ensemble(nn.Module):
+    """Several models that answer as one, with the mean of their logits."""
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([member(x) for member in self.members]).mean(dim=0)
+
+
 def predict(model: nn.Module, x: Tensor, batch: int = EVALUATION_BATCH) -> Tensor:
     """Logits of every row, in evaluation mode and without gradients; the model's mode is put back."""
     with evaluating(model), torch.no_grad():
         return torch.cat([model(part) for part in x.split(batch)])
 
 
-def score(model: nn.Module, x: Tensor, y: Tensor) -> list[int]:
-    """[right, of]: how many rows the model classifies correctly, of how many."""
-    right = int((predict(model, x).argmax(dim=1) == y).sum())
+def score(model: nn.Module, x: Tensor, y: Tensor, answers: int | None = None) -> list[int]:
+    """[right, of]: how many rows the model classifies correctly, of how many.
+
+    answers: choose among so many of the first outputs only.
+    """
+    right = int((predict(model, x)[:, :answers].argmax(dim=1) == y).sum())
     return [right, len(y)]

@@ -36,7 +36,7 @@ class FedProx(FedAvg):
         self.proximal = self.settings.mu
 
     def penalty(self, weights: Weights) -> learn.ExtraLoss:
-        def pull(model: nn.Module, _x: Tensor, _logits: Tensor) -> Tensor:
+        def pull(model: nn.Module, _rows: Tensor, _x: Tensor, _logits: Tensor) -> Tensor:
             distances = [
                 (parameter - weights[name].to(parameter.device)).square().sum()
                 for name, parameter in model.named_parameters()

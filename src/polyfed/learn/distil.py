@@ -1,0 +1,40 @@
+"""Learning from answers instead of labels."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from polyfed.learn.descend import descend
+from polyfed.learn.losses import Distillation, knowledge_loss
+
+
+def distil(
+    model: nn.Module,
+    x: Tensor,
+    answers: Tensor,
+    settings: Distillation,
+    generator: torch.Generator,
+    *,
+    given: Literal["logits", "probabilities"] = "logits",
+    memory: MutableMapping[str, Any] | None = None,
+) -> int:
+    """Fit a model to a teacher's answers on `x`; returns the steps made. The answers stay as they are meanwhile.
+
+    answers: rows × outputs, as logits or as probabilities. A model with more outputs than the answers have is
+        fitted in the first ones.
+    """
+    loss = knowledge_loss(settings, answers=given)
+    width = answers.shape[1]
+    return descend(
+        model,
+        x,
+        settings,
+        generator,
+        lambda rows, _batch, logits: loss(logits[:, :width], answers[rows]),
+        memory=memory,
+        cosine=settings.cosine,
+    )

@@ -1,0 +1,142 @@
+"""What methods that learn through answers on public data have in common.
+
+    each round:  rows go down · every client's answers on them come up · the server makes one answer of many ·
+                 it goes down again · everyone learns from it
+
+A method of this family says how answers become one, and in which order its clients learn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeGuard
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from polyfed import learn
+from polyfed.errors import RunError
+from polyfed.learn import Distillation
+from polyfed.message import Fields, Kind
+from polyfed.method import Method, MethodSettings, Need, client_step, reads_only
+from polyfed.nodes import Client, Facts, Server
+
+if TYPE_CHECKING:
+    from polyfed.fleet import Fleet, Reply
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16}
+
+
+class ThroughPublicSettings(MethodSettings):
+    global_: Annotated[bool, Field(alias="global")] = False
+    """Whether the server trains a model of its own (`models.server`) on the same answers."""
+    public_rows: Annotated[int, Field(ge=1)] = 5000
+    """Public rows a round, drawn anew each time; all of them if there are fewer."""
+    distil: Distillation = Distillation()
+    """How clients and server learn from the answers."""
+    travel: Literal["float32", "float16"] = "float32"
+    """Precision of the answers on the wire, both ways; float16 halves the bytes."""
+
+
+class ThroughPublic(Method):
+    """Clients answer on public rows, and learn from what the server makes of all answers."""
+
+    sends: ClassVar = {"logits": Kind.LOGITS}
+    tells: ClassVar = {"rows": Kind.INDICES}
+    answers: ClassVar[Literal["logits", "posteriors"]] = "logits"
+    """What a client sends of its model's outputs: as they are, or as probabilities."""
+    Settings = ThroughPublicSettings
+    settings: ThroughPublicSettings
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({Need.PUBLIC} | ({Need.SERVER_MODEL} if self.settings.global_ else set()))
+
+    # -- on the client ---------------------------------------------------------------------------------------
+
+    @client_step
+    @reads_only
+    def answer(self, me: Client, rows: Tensor) -> Fields:
+        """What this client's model says of the public rows."""
+        return {self.answers: self.packed(self.answered(me, rows))}
+
+    def answered(self, me: Client, rows: Tensor) -> Tensor:
+        logits = learn.predict(me.model, me.inputs(me.public[rows]))
+        return logits if self.answers == "logits" else learn.soften(logits, self.settings.distil.temperature)
+
+    def distil(self, me: Client, rows: Tensor, answers: Tensor) -> None:
+        """Fit the client's model to the answers."""
+        learn.distil(
+            me.model,
+            me.inputs(me.public[rows]),
+            answers.float(),
+            self.settings.distil,
+            me.rng("distil"),
+            given="logits" if self.answers == "logits" else "probabilities",
+            memory=me.memory.setdefault("distil", {}) if self.settings.distil.keep_optimiser else None,
+        )
+        me.measure("distilled")
+
+    def train(self, me: Client, extra: learn.ExtraLoss | None = None) -> None:
+        """Train the client's model on its own data."""
+        x, y = me.tensors(me.train)
+        learn.supervised(me.model, x, y, self.training, me.rng("batches"), extra=extra, memory=me.memory)
+        me.measure("personalised")
+
+    # -- on the server ---------------------------------------------------------------------------------------
+
+    def draw(self, server: Server) -> Tensor:
+        """This round's public rows (32 bits each on the wire)."""
+        assert server.public is not None
+        order = torch.randperm(len(server.public), generator=server.rng("public rows"))
+        return order[: self.settings.public_rows].sort().values.int()
+
+    def collect(self, fleet: Fleet, replies: Iterable[Reply], rows: Tensor) -> Iterator[tuple[Facts, Tensor]]:
+        """Who answered what, in 32 bits; an answer of another shape than the first is left out, with its reason."""
+        shape: torch.Size | None = None
+        for reply in replies:
+            answer = reply.fields.get(self.answers)
+            if _is_table(answer, len(rows)) and shape in (None, answer.shape):
+                shape = answer.shape
+                yield reply.client, answer.float()
+            else:
+                fleet.reject(
+                    reply, f"{self.answers} for {len(rows)} rows do not have the shape that others' have"
+                )
+        if shape is None:
+            raise RunError(f"round {fleet.round}: not one client gave a usable answer")
+
+    def distil_server(self, server: Server, rows: Tensor, answers: Tensor) -> None:
+        """Fit the server's model to the answers too, if there is to be one."""
+        if not self.settings.global_:
+            return
+        assert server.model is not None and server.public is not None
+        settings = self.settings.distil
+        learn.distil(
+            server.model,
+            server.inputs(server.public[rows], server.model),
+            answers.to(server.device),
+            settings,
+            server.rng("distil"),
+            given="logits" if self.answers == "logits" else "probabilities",
+            memory=server.memory.setdefault("distil", {}) if settings.keep_optimiser else None,
+        )
+        server.measure("global")
+
+    def packed(self, answers: Tensor) -> Tensor:
+        """Answers as they travel."""
+        return answers.to(DTYPES[self.settings.travel])
+
+
+def _is_table(answer: Any, rows: int) -> TypeGuard[Tensor]:
+    return isinstance(answer, Tensor) and answer.dim() == 2 and len(answer) == rows
+
+
+def mean(answers: Iterable[tuple[Facts, Tensor]]) -> Tensor:
+    """The plain mean of the clients' answers, without holding them all."""
+    total, count = torch.zeros(()), 0
+    for _, answer in answers:
+        total = total + answer
+        count += 1
+    return total / count
