@@ -1,10 +1,27 @@
 """One file per algorithm, each reading like its paper. Importing this package registers them all."""
 
 from polyfed.methods.aggregated import Aggregated
+from polyfed.methods.cronus import Cronus
+from polyfed.methods.dsfl import DSFL
+from polyfed.methods.fdmeta import FDMeta
 from polyfed.methods.fedavg import FedAvg
+from polyfed.methods.feddf import FedDF
 from polyfed.methods.fedmd import FedMD
 from polyfed.methods.fedprox import FedProx
+from polyfed.methods.ktpfl import KTpFL
 from polyfed.methods.local import Local
 from polyfed.methods.pooled import Pooled
 
-__all__ = ["Aggregated", "FedAvg", "FedMD", "FedProx", "Local", "Pooled"]
+__all__ = [
+    "DSFL",
+    "Aggregated",
+    "Cronus",
+    "FDMeta",
+    "FedAvg",
+    "FedDF",
+    "FedMD",
+    "FedProx",
+    "KTpFL",
+    "Local",
+    "Pooled",
+]

@@ -93,17 +93,19 @@ class ThroughPublic(Method):
         return order[: self.settings.public_rows].sort().values.int()
 
     def collect(self, fleet: Fleet, replies: Iterable[Reply], rows: Tensor) -> Iterator[tuple[Facts, Tensor]]:
-        """Who answered what, in 32 bits; an answer of another shape than the first is left out, with its reason."""
+        """Who answered what, in 32 bits; an answer that is of no use is left out, with its reason."""
         shape: torch.Size | None = None
         for reply in replies:
             answer = reply.fields.get(self.answers)
-            if _is_table(answer, len(rows)) and shape in (None, answer.shape):
+            if not _is_table(answer, len(rows)) or shape not in (None, answer.shape):
+                fleet.reject(
+                    reply, f"its {self.answers} for {len(rows)} rows are not shaped as the others' are"
+                )
+            elif self.answers == "posteriors" and not _are_probabilities(answer):
+                fleet.reject(reply, "its posteriors are no probabilities: not below 0, and 1 in sum")
+            else:
                 shape = answer.shape
                 yield reply.client, answer.float()
-            else:
-                fleet.reject(
-                    reply, f"{self.answers} for {len(rows)} rows do not have the shape that others' have"
-                )
         if shape is None:
             raise RunError(f"round {fleet.round}: not one client gave a usable answer")
 
@@ -131,6 +133,11 @@ class ThroughPublic(Method):
 
 def _is_table(answer: Any, rows: int) -> TypeGuard[Tensor]:
     return isinstance(answer, Tensor) and answer.dim() == 2 and len(answer) == rows
+
+
+def _are_probabilities(answer: Tensor) -> bool:
+    exact = 1e-4 if answer.dtype == torch.float32 else 1e-2
+    return bool((answer >= 0).all() and ((answer.float().sum(dim=1) - 1).abs() <= exact).all())
 
 
 def mean(answers: Iterable[tuple[Facts, Tensor]]) -> Tensor:

@@ -1,0 +1,116 @@
+"""KT-pFL (Zhang et al., "Parameterized Knowledge Transfer for Personalized Federated Learning", 2021).
+
+    server:      c ← 1/N for every pair of clients          the knowledge-coefficient matrix
+    each round:
+        client:  p_k ← softmax(z_k / 10) on this round's public rows
+        server:  every row c_k ← one gradient step on  MSE(p_k, Σ_l c_kl p_l) + ρ MSE(c_k, 1/N),
+                         then softmax(5 c_k)
+                 target of client k ← Σ_l c_kl p_l
+        client:  M_k ← minimise KL(target ‖ softmax(z / 10)),                       → "distilled"
+                 then train on D_k                                                  → "personalised"
+
+As in the authors' code, whose step size is the power of 5 that makes the mean step about 0.01; but for the optimiser
+of the distillation. Theirs is `distil: {optimiser: sgd, lr: 0.02, reduce: mean, batch: 256}`: at temperature 10 and
+with the mean over outputs the gradient is so small that our models hardly moved, and Adam does not mind its size. With
+a cohort that is a part of all, each row shares out among those present what it held for them before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from polyfed.learn import Distillation
+from polyfed.message import Fields, Kind
+from polyfed.method import client_step, register
+from polyfed.methods.through_public import ThroughPublic, ThroughPublicSettings
+from polyfed.nodes import Client, Facts, Server
+
+if TYPE_CHECKING:
+    from polyfed.fleet import Fleet
+
+MEAN_STEP = 0.01
+SHARPNESS = 5.0
+
+
+class KTpFLSettings(ThroughPublicSettings):
+    rho: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.7
+    """How strongly coefficients are held near 1/N; 0.1 to 3 in the paper."""
+    distil: Distillation = Distillation(
+        epochs=1, batch=64, optimiser="adam", lr=1e-3, loss="kl", temperature=10.0
+    )
+
+
+@register
+class KTpFL(ThroughPublic):
+    """Every client learns from its own mixture of all clients' answers; who helps whom is learnt too."""
+
+    name = "ktpfl"
+    summary = "every client has its own learnt mixture of all answers on public data (Zhang et al. 2021)"
+    sends: ClassVar = {"posteriors": Kind.POSTERIORS}
+    answers = "posteriors"
+    final_stage = "personalised"
+    Settings = KTpFLSettings
+    settings: KTpFLSettings
+
+    @client_step
+    def update(self, me: Client, rows: Tensor, posteriors: Tensor) -> Fields:
+        self.distil(me, rows, posteriors)
+        self.train(me)
+        return {}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        rows = self.draw(server)
+        replies = fleet.stream(self.answer, fleet.sample(), rows=rows)
+        answered = list(self.collect(fleet, replies, rows))
+        present = [client for client, _ in answered]
+        answers = torch.stack([answer for _, answer in answered])  # clients × rows × outputs
+        places = places_of(server.memory, present, len(server.roster))
+        table = server.memory["coefficients"]
+        held = table[places][:, places]
+        share = held.sum(dim=1, keepdim=True)
+        mixtures = stepped(held / share, answers, self.settings.rho)
+        table[places.unsqueeze(1), places] = mixtures * share
+        targets = torch.tensordot(mixtures, answers, dims=1)
+        self.distil_server(server, rows, answers.mean(dim=0))
+        own = {client.index: target for client, target in zip(present, self.packed(targets), strict=True)}
+        fleet.ask(self.update, present, each=lambda client: {"posteriors": own[client.index]}, rows=rows)
+
+
+def stepped(coefficients: Tensor, answers: Tensor, rho: float) -> Tensor:
+    """One gradient step on every row of the coefficients (clients × clients), and the softmax that follows."""
+    clients = len(answers)
+    flat = answers.flatten(1)  # clients × (rows × outputs)
+    error = coefficients @ flat - flat
+    gradient = 2 / flat.shape[1] * error @ flat.T + 2 * rho / clients * (coefficients - 1 / clients)
+    rows = [
+        row - _step_size(slope) * slope
+        for row, slope in zip(coefficients.unbind(), gradient.unbind(), strict=True)
+    ]
+    return torch.softmax(SHARPNESS * torch.stack(rows), dim=1)
+
+
+def _step_size(gradient: Tensor) -> float:
+    size = float(gradient.abs().mean())
+    if size == 0.0:
+        return 1.0
+    power = round(math.log(MEAN_STEP / size, 5))
+    return float(5.0 ** max(-5, min(5, power)))
+
+
+def places_of(memory: dict[str, Any], present: Sequence[Facts], population: int) -> Tensor:
+    """Where these clients stand in the matrix, which grows as clients are seen for the first time."""
+    seen: list[int] = memory.setdefault("seen", [])
+    new = [client.index for client in present if client.index not in seen]
+    if new:
+        seen += new
+        table = torch.full((len(seen), len(seen)), 1 / population)
+        known = memory.get("coefficients", table[:0, :0])
+        table[: len(known), : len(known)] = known
+        memory["coefficients"] = table
+    return torch.tensor([seen.index(client.index) for client in present])
