@@ -138,6 +138,16 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
         "client",
     ),
     "a bad override": (("run", "FILE", "--set", "rounds"), "key=value"),
+    "a bad sweep": (("sweep", "FILE", "--set", "rounds"), "key=value,value"),
+    "a value of a sweep": (("sweep", "FILE", "--set", "training.lr=0.1,-1"), "training.lr=-1: training.lr:"),
+    "an unmet need in a sweep": (
+        ("sweep", "FILE", "--set", "method=local,aggregated"),
+        "method=aggregated: aggregated needs public data",
+    ),
+    "a key swept twice": (("sweep", "FILE", "--set", "rounds=1", "--set", "rounds=2"), "rounds=1,2"),
+    "seeds as values": (("sweep", "FILE", "--set", "seed=1,2"), "--seeds"),
+    "a sweep of no file": (("sweep", "nowhere.yaml"), "polyfed new"),
+    "a sweep in a folder of others": (("sweep", "FILE", "--out", "."), "choose another --out"),
     "a bad shape": (("models", "--shape", "3,32"), "3x32x32"),
     "no model of that name": (("models", "nothing*"), "nothing*"),
 }
@@ -162,6 +172,20 @@ def test_a_file_that_is_not_yaml_is_named(polyfed_command: Any) -> None:
     assert said.code == 2
     assert said.err.startswith("polyfed: bad.yaml is not YAML")
     assert said.err.count("\n") == 1
+
+
+def test_a_sweep_ends_with_a_table_and_its_exit_code_tells_of_failures(
+    polyfed_command: Any, run_file: Path
+) -> None:
+    words = ("sweep", run_file, "--set", "training.lr=0.1,1e30", "--seeds", 2, "--workers", 1)
+    said = polyfed_command(*words)
+    assert said.code == 1
+    rows = {line.split()[0]: line for line in said.out.splitlines() if line.split()[:1]}
+    assert "±" in rows["0.1"]
+    assert "0 of 2" in rows["1e30"]
+    assert said.out.count("failed: ") == 2
+    assert "wrote polyfed-runs/run-sweep/results.csv, polyfed-runs/run-sweep/curves.png" in said.out
+    assert Path("polyfed-runs/run-sweep/training.lr=0.1/seed-1/summary.json").exists()
 
 
 def test_unfinished_runs_are_not_compared(polyfed_command: Any, make_run: Any) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from polyfed.metrics import accuracy, amp, chosen_round, fm, spread_of, summarise, wlp
+from polyfed.metrics import accuracy, amp, chosen_round, fm, mean_and_spread, spread_of, summarise, wlp
 
 # Paper 001, Table 2: three models on three clients. Its cells are only partly legible (an accuracy of 0.7, an AMP
 # of 0.65, FM 0.00667, 0.005 and 0.00667); these accuracies agree with them and with what the text says of them:
@@ -35,6 +35,12 @@ def test_amp_weighs_a_client_by_its_rows_and_fm_does_not() -> None:
     # mean 0.7: ((0.5 - 0.7)² + (0.9 - 0.7)²) / 2
     assert fm(scores) == pytest.approx(0.04)
     assert wlp(scores) == 0.5
+
+
+def test_spread_over_seeds_is_the_sample_standard_deviation() -> None:
+    # mean 0.6; sqrt((0.1² + 0² + 0.1²) / (3 - 1)) = 0.1
+    assert mean_and_spread([0.5, 0.6, 0.7]) == pytest.approx((0.6, 0.1))
+    assert mean_and_spread([0.5]) == (0.5, None)
 
 
 def test_one_client_has_no_spread() -> None:

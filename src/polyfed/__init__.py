@@ -13,6 +13,7 @@ from polyfed.message import Fields, Kind, Weights
 from polyfed.method import Method, MethodSettings, Need, client_step, reads_only, register
 from polyfed.nodes import Client, Facts, Server
 from polyfed.run import Run
+from polyfed.sweep import SweepResult, sweep
 
 __version__ = "0.1.0"
 
@@ -27,6 +28,7 @@ __all__ = [
     "PolyfedError",
     "Run",
     "Server",
+    "SweepResult",
     "Training",
     "UserError",
     "Weights",
@@ -39,4 +41,5 @@ __all__ = [
     "reopen",
     "resume",
     "run",
+    "sweep",
 ]

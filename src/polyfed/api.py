@@ -14,7 +14,7 @@ from torch import nn
 from polyfed import learn
 from polyfed import models as known_models
 from polyfed.checkpoint import RunDirectory, read_manifest
-from polyfed.config import read_config
+from polyfed.config import RunConfig, read_config
 from polyfed.errors import CheckpointError, ConfigError
 from polyfed.federation import Federation, ModelMaker
 from polyfed.message import METADATA_KEY
@@ -41,9 +41,21 @@ def prepare(
         checked = read_config(source, overrides)
     else:
         checked = read_config({**(source or {}), **settings}, overrides)
-    federation = Federation(checked, data, _named(models))
-    path = Path(out) if out is not None else free_folder(checked.name)
-    return Run(federation, make_engine(workers, checked.timeout), RunDirectory(path, new=True))
+    return prepare_checked(checked, out, workers, data=data, models=models)
+
+
+def prepare_checked(
+    config: RunConfig,
+    out: str | Path | None = None,
+    workers: int | None = None,
+    *,
+    data: Any = None,
+    models: Models | None = None,
+) -> Run:
+    """A run of a config that was checked before, ready to `go()`."""
+    federation = Federation(config, data, _named(models))
+    path = Path(out) if out is not None else free_folder(config.name)
+    return Run(federation, make_engine(workers, config.timeout), RunDirectory(path, new=True))
 
 
 def run(

@@ -16,15 +16,18 @@ from rich.markup import escape
 from rich.table import Table
 
 import polyfed
-from polyfed import api, data, models
+from polyfed import api, data, models, papers
 from polyfed.config import read_config
 from polyfed.errors import ConfigError, PolyfedError, UserError
 from polyfed.federation import Federation
 from polyfed.history import RunRecord, local_run_for, siblings
-from polyfed.progress import follow
+from polyfed.progress import follow, follow_grid
 from polyfed.report.figures import bubble_chart
+from polyfed.report.reproduced import about, listing, plan_tables, whole
 from polyfed.report.tables import amount, compare_table, methods_table, partition_table, result_table
+from polyfed.reproduce import OUT, SCALE, check_ready, conclude, make_plan, settings_of, states_of
 from polyfed.run import Run
+from polyfed.sweep import plan_sweep, read_sets
 
 PLAIN_WIDTH = 150  # of tables where there is no terminal whose width could be asked
 
@@ -82,6 +85,51 @@ def compare(
 ) -> None:
     """Runs side by side."""
     console.print(compare_table([RunRecord(path) for path in directories]))
+
+
+@app.command()
+def sweep(
+    file: RunFile,
+    set_: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            "--set",
+            metavar="A.B=C,D",
+            help="Values of a key, such as training.lr=0.1,0.01; one value is set for all. [a,b] is one value.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Runs of each combination: the file's seed, then one more each.")
+    ] = 1,
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="The sweep's folder; polyfed-runs/NAME-sweep unless told."),
+    ] = None,
+    workers: Workers = None,
+) -> None:
+    """Run every combination of some values, with several seeds, and compare them.
+
+    Several runs are done at a time. The same command given again goes on with what is left, whether the sweep was
+    stopped (Ctrl-C) or killed. It ends with a table; results.csv and curves.png are in the sweep's folder.
+
+    \b
+    polyfed sweep my.yaml --set method=local,fedavg --seeds 3
+    polyfed sweep my.yaml --set method=fedprox --set method.mu=0.01,0.1,1 --set rounds=50
+    """
+    ready = plan_sweep(file, read_sets(set_ or ()), seeds, out)
+    ready.begin()
+    try:
+        failures = follow_grid(ready.jobs, workers, console)
+    except KeyboardInterrupt:
+        console.print(ready.result().table())
+        console.print("stopped; the same command goes on", soft_wrap=True)
+        raise typer.Exit(130) from None
+    result = ready.result(failures)
+    console.print(result.table())
+    console.print(f"wrote {', '.join(map(str, ready.write(result)))}", soft_wrap=True, markup=False)
+    if failures:
+        console.print(f"{len(failures)} of {len(ready.jobs)} runs failed; the same command tries them again")
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -191,6 +239,51 @@ def partition(
     console.print(partition_table(counts, classes, names))
     bubble_chart(counts, classes, figure, title=f"{federation.dataset.name}: {federation.clients} clients")
     console.print(f"wrote {figure}", soft_wrap=True)
+
+
+@app.command()
+def reproduce(
+    what: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(metavar="[PAPER/TABLE]", help="Such as 000/table2. Without it: what there is."),
+    ] = None,
+    scale: Annotated[str, typer.Option(help="The paper's scale (paper), or a smaller one.")] = SCALE,
+    rows: Annotated[str, typer.Option(metavar="A,B", help="Only these rows, by key or name.")] = "",
+    columns: Annotated[str, typer.Option(metavar="A,B", help="Only these columns, by key or name.")] = "",
+    seeds: Annotated[Optional[int], typer.Option(min=1, help="How many: 0, 1, 2 …")] = None,  # noqa: UP045
+    plan: Annotated[bool, typer.Option("--plan", help="Print what would be run, and run nothing.")] = False,
+    out: Annotated[Path, typer.Option(help="Where the runs are written.")] = OUT,
+    workers: Workers = None,
+) -> None:
+    """Measure a paper's table again and judge its claims; the same command again goes on."""
+    if what is None:
+        console.print(listing([papers.load(name) for name in papers.known()]))
+        return
+    if "/" not in what or what.endswith(papers.ENDING):
+        console.print(about(papers.load(what), console.width))
+        return
+    wanted = make_plan(what, scale=scale, rows=_words(rows), columns=_words(columns), seeds=seeds, out=out)
+    if plan:
+        title = f"{what} at scale {scale}: {len(wanted.jobs)} runs in {wanted.folder}/RUN/SETTING/seed-N"
+        console.print(title, soft_wrap=True, highlight=False)
+        console.print(plan_tables(settings_of(wanted), states_of(wanted)))
+        return
+    check_ready(wanted)
+    try:
+        failures = follow_grid(list(wanted.jobs.values()), workers, console)
+    except KeyboardInterrupt:
+        console.print(f"go on with: {wanted.command}", soft_wrap=True, markup=False)
+        raise typer.Exit(130) from None
+    outcome, written = conclude(wanted)
+    if outcome is not None:
+        console.print(whole(outcome, console.width))
+    console.print(f"wrote {', '.join(map(str, written))}", soft_wrap=True)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def _go(ready: Run, *, show: bool = True) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from polyfed import data, learn, models
 from polyfed.config import RunConfig, pick_device
@@ -88,12 +88,25 @@ class Federation:
                 test=self.dataset.rows(test),
                 whole_test=self.whole_test,
                 public=self.public,
+                own_public=self._own_public(index),
                 everyone=self.everyone if Need.ALL_DATA in self.method.needs else None,
             )
             self._holdings[index] = known
             if len(self._holdings) > HOLDINGS_KEPT:
                 self._holdings.popitem(last=False)
         return known
+
+    def _own_public(self, index: int) -> Tensor | None:
+        """The places of the public rows of a client's own domain; without domains they are dealt out in turn."""
+        if self.public is None:
+            return None
+        domain = self.config.data.partition.domain
+        if domain is None or self.config.data.public.source != "share":
+            own = np.arange(index % len(self.public), len(self.public), self.clients)
+        else:
+            codes = self.dataset.column(domain)
+            own = np.flatnonzero(self.public.column(domain) == codes[self.partition.rows(index)[0]])
+        return torch.from_numpy(own)
 
     def samples(self, index: int) -> int:
         """How many rows a client trains on."""
@@ -227,6 +240,7 @@ class Federation:
             seeds=self.seeds,
             device=self.device,
             build=self.build,
+            outputs=self.outputs,
             model=self._built(name, "server model") if name else None,
             architecture=name,
             public=self.public,

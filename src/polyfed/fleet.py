@@ -15,7 +15,7 @@ from polyfed.engines import Answer, Call, Engine, Failure, Outcome, Task
 from polyfed.errors import MethodError, RunError
 from polyfed.ledger import Ledger, Purpose
 from polyfed.message import EMPTY, Fields, Weights, bytes_by_kind, decode, encode
-from polyfed.method import MEASURED, Examination, Method, Step
+from polyfed.method import MEASURED, NOTED, Examination, Method, Step
 from polyfed.nodes import Facts, Measurement, Moment, Roster, Server, client_name
 from polyfed.seeds import Seeds
 from polyfed.topology import TopologyName, neighbours
@@ -68,8 +68,11 @@ class Fleet:
         self.stackable = stackable
         self.round = 0
         self.measuring = False
+        self.under_way = ""
+        """Which step is being done, and by how many of how many clients it has been: for a progress bar."""
         self.failures: list[Failure] = []
         self.measured: defaultdict[str, dict[int, Measurement]] = defaultdict(dict)
+        self.noted: defaultdict[str, list[float]] = defaultdict(list)
         self._examination = Examination(method)
         self._kinds_up = {**method.sends, **Examination.sends}
         self._sequence = 0
@@ -81,6 +84,7 @@ class Fleet:
         self.measuring = measuring
         self.failures = []
         self.measured.clear()
+        self.noted.clear()
         self._sequence = 0
         self._answers = 0
 
@@ -158,8 +162,11 @@ class Fleet:
         said: dict[int, bytes] = {}
         for outcome in self._outcomes(say, among, None, payload, window=None):
             if isinstance(outcome, Answer):
-                self._receive(outcome, places[outcome.client], "training", times=listeners[outcome.client])
-                said[outcome.client] = outcome.reply
+                reply = self._receive(
+                    outcome, places[outcome.client], "training", times=listeners[outcome.client]
+                )
+                # In evaluated rounds a reply also holds what the client measured: that is not for its peers.
+                said[outcome.client] = encode(dict(reply.fields)) if self.measuring else outcome.reply
         heard = {
             index: tuple((places[other].name, said[other]) for other in links[index] if other in said)
             for index in links
@@ -222,7 +229,9 @@ class Fleet:
             examining=isinstance(owner, Examination),
             window=window,
         )
-        for outcome in self.engine.run(task):
+        self.under_way = f"{task.step} 0/{len(calls)}"
+        for done, outcome in enumerate(self.engine.run(task), start=1):
+            self.under_way = f"{task.step} {done}/{len(calls)}"
             if isinstance(outcome, Failure):
                 self.failures.append(outcome)
             else:
@@ -250,6 +259,8 @@ class Fleet:
         self.ledger.count(facts.name, "up", sizes, purpose, times)
         for stage, measurement in fields.pop(MEASURED, {}).items():
             self.measured[stage][answer.client] = measurement
+        for name, value in fields.pop(NOTED, {}).items():
+            self.noted[name].append(value)
         return Reply(facts, fields)
 
     # -- looking at the models -------------------------------------------------------------------------------

@@ -55,6 +55,12 @@ class RunRecord:
         return [line for line in read_lines(self.path / "history.jsonl") if "summary" in line]
 
     @property
+    def preparation(self) -> dict[str, Any]:
+        """The history's line of what was done before the first round; empty where there is none."""
+        first = next(read_lines(self.path / "history.jsonl"), {})
+        return first if first.get("round") == 0 else {}
+
+    @property
     def ledger(self) -> list[Entry]:
         return [entry for line in read_lines(self.path / "ledger.jsonl") for entry in entries(line)]
 

@@ -36,7 +36,8 @@ Step = Callable[..., Any]
 AnyStep = TypeVar("AnyStep", bound=Step)
 AnyMethod = TypeVar("AnyMethod", bound="type[Method]")
 
-MEASURED = "measured"  # the field in which a step's own measurements travel
+MEASURED = "measured"  # the fields in which a step's own measurements travel: accuracies by stage,
+NOTED = "noted"  # and numbers by name
 
 
 class Need(StrEnum):
@@ -159,7 +160,11 @@ class Examination(Method):
     """The steps with which a run looks at its models. Every method's run has them."""
 
     name = "examination"
-    sends: ClassVar[Mapping[str, Kind]] = {MEASURED: Kind.METRICS, "weights": Kind.WEIGHTS}
+    sends: ClassVar[Mapping[str, Kind]] = {
+        MEASURED: Kind.METRICS,
+        NOTED: Kind.METRICS,
+        "weights": Kind.WEIGHTS,
+    }
 
     def __init__(self, subject: Method) -> None:
         super().__init__(self.Settings(), subject.training)
@@ -234,7 +239,7 @@ def find(name: str) -> type[Method]:
 def check_declared(method: Method, fields: Iterable[str], step: str) -> None:
     """Only declared knowledge leaves a client: checked on its side, before anything is encoded."""
     for field in fields:
-        if field not in method.sends and field != MEASURED:
+        if field not in method.sends and field not in (MEASURED, NOTED):
             raise MethodError(
                 f"{type(method).__name__}.{step} would send '{field}', which its `sends` does not declare"
                 f" (declared: {', '.join(method.sends) or 'nothing'})"

@@ -30,6 +30,11 @@ def spread_of(values: Sequence[float]) -> dict[str, float]:
     }
 
 
+def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and spread (sample standard deviation, n − 1) over seeds; of one value there is no spread."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+
+
 def amp(scores: Sequence[Sequence[int]]) -> float:
     """Averaged model performance (FedKF, Definition 1): accuracy over all clients' test rows together."""
     return sum(right for right, _ in scores) / sum(total for _, total in scores)

@@ -43,6 +43,8 @@ class Holdings:
     test: Rows
     whole_test: Rows
     public: Rows | None = None
+    own_public: Tensor | None = None
+    """Which of the public rows come from this client's own domain; where there are no domains, its part of all."""
     everyone: Rows | None = None
 
 
@@ -75,6 +77,7 @@ class Client:
     memory: State = field(default_factory=dict)
     moment: Moment = field(default_factory=lambda: Moment(0, 0))
     measured: dict[str, Measurement] = field(default_factory=dict)
+    noted: dict[str, float] = field(default_factory=dict)
     _streams: dict[str, torch.Generator] = field(default_factory=dict)
 
     @property
@@ -90,6 +93,12 @@ class Client:
         """The public set. Methods that use it declare `Need.PUBLIC`, which is checked before a run starts."""
         assert self.data.public is not None
         return self.data.public
+
+    @property
+    def own_public(self) -> Tensor:
+        """The places in the public set of the rows that come from this client's own domain (or are its part)."""
+        assert self.data.own_public is not None
+        return self.data.own_public
 
     def tensors(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Inputs (normalised, in the layout that this client's model is fastest with) and labels."""
@@ -114,6 +123,11 @@ class Client:
         if self.moment.measuring:
             self.measured[stage] = self.examine(self.model, slice(None) if whole else slice(0))
 
+    def note(self, name: str, value: Tensor | float) -> None:
+        """Record a number, such as a loss (costs nothing in rounds not evaluated); the mean over clients is kept."""
+        if self.moment.measuring:
+            self.noted[name] = value.item() if isinstance(value, Tensor) else value
+
     def examine(self, model: nn.Module, whole: slice = slice(None)) -> Measurement:
         """[right, of] on the own validation and test rows, and on (a part of) the whole test set."""
         parts = {
@@ -133,6 +147,7 @@ class Client:
         learn.make_ready(self.model)
         self.moment = moment
         self.measured = {}
+        self.noted = {}
         self._streams = {}
 
     def state(self, parts: frozenset[str] = frozenset({"model", "memory"})) -> State:
@@ -189,6 +204,8 @@ class Server:
     seeds: Seeds
     device: torch.device
     build: Callable[[str], nn.Module]
+    outputs: int
+    """How many outputs every model of the federation has."""
     model: nn.Module | None = None
     architecture: str | None = None
     public: Rows | None = None

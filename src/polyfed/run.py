@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -210,6 +211,8 @@ class Run:
                 stage: metrics.summarise(dict(sorted(found.items())), architecture)
                 for stage, found in self.fleet.measured.items()
             }
+        if self.fleet.noted:
+            line["noted"] = {name: statistics.fmean(values) for name, values in self.fleet.noted.items()}
         if self._server_scores:
             line["server"] = {stage: metrics.accuracy(score) for stage, score in self._server_scores.items()}
         if self.fleet.failures:

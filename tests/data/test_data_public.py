@@ -1,15 +1,17 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
 
-from polyfed.data import Draft, PublicSettings, adapt, in_memory, load, make_public, rotate
+from polyfed.data import Draft, PublicSettings, Rows, adapt, in_memory, load, make_public, rotate
 
 Refuses = Callable[[str], AbstractContextManager[None]]
 
@@ -95,6 +97,94 @@ def test_impossible_public_sets_are_refused(refuses: Refuses) -> None:
 def test_a_public_set_that_is_the_private_set_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     make_public(PublicSettings(source="digits"), load("digits"), rng())
     assert "private rows are public too" in caplog.text
+
+
+# -- other classes -------------------------------------------------------------------------------------------
+
+
+def written(path: Path, words: Sequence[str], rows: int = 40) -> str:
+    """An .npz of images of 8×8 whose labels are these words in turn."""
+    images = np.random.default_rng(0).integers(256, size=(rows, 8, 8), dtype=np.uint8)
+    np.savez(path, x=images, y=np.array([words[row % len(words)] for row in range(rows)]))
+    return str(path)
+
+
+def things(count: int) -> list[str]:
+    return [f"thing-{number:02}" for number in range(count)]
+
+
+DIGITS = [str(number) for number in range(10)]
+
+
+def public_beside_digits(source: str, **settings: Any) -> Rows:
+    public, _ = make_public(PublicSettings(source=source, **settings), load("digits"), rng())
+    assert public is not None
+    return public
+
+
+def test_other_classes_are_numbered_behind_the_private_ones(tmp_path: Path) -> None:
+    public = public_beside_digits(written(tmp_path / "other.npz", things(20)))
+    assert sorted(set(public.labels.tolist())) == list(range(10, 30))
+    assert public.dataset.first_class == 10
+    assert public.dataset.classes == tuple(things(20))
+    assert public.class_counts().tolist() == [2] * 20
+    alone = load(tmp_path / "other.npz").rows(public.index)
+    assert torch.equal(public.labels, alone.labels + 10)
+    assert torch.equal(public.inputs(), alone.inputs())
+    assert public.dataset.fingerprint != alone.dataset.fingerprint
+
+
+def test_classes_of_the_same_names_keep_their_numbers(tmp_path: Path) -> None:
+    public = public_beside_digits(written(tmp_path / "same.npz", DIGITS))
+    assert sorted(set(public.labels.tolist())) == list(range(10))
+    assert public.dataset.first_class == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "classes", "first"),
+    [(DIGITS, "other", 10), (DIGITS, "same", 0), (things(10), "same", 0), (things(3), "same", 0)],
+    ids=["the same as other", "the same", "other as the same", "fewer as the same"],
+)
+def test_whether_classes_are_the_same_can_be_told(
+    tmp_path: Path, words: list[str], classes: str, first: int
+) -> None:
+    public = public_beside_digits(written(tmp_path / "set.npz", words), classes=classes)
+    assert public.dataset.first_class == first
+    assert int(public.labels.min()) == first
+
+
+def test_more_public_classes_than_private_cannot_be_the_same(tmp_path: Path, refuses: Refuses) -> None:
+    source = written(tmp_path / "more.npz", things(20))
+    with refuses("20 classes"), refuses("data.public.classes"):
+        public_beside_digits(source, classes="same")
+
+
+def test_without_labels_there_are_no_other_classes(tmp_path: Path) -> None:
+    source = written(tmp_path / "more.npz", things(20))
+    assert public_beside_digits(source, labels="none").dataset.first_class == 0
+    assert public_beside_digits("share", share=0.1).dataset.first_class == 0
+
+
+def test_a_set_numbered_behind_another_goes_to_other_processes_without_its_arrays(tmp_path: Path) -> None:
+    public = public_beside_digits(written(tmp_path / "other.npz", things(20), rows=2000))
+    data = public.dataset
+    sent = pickle.dumps(data)
+    assert len(sent) < 1000 < data.inputs.nbytes
+    again = pickle.loads(sent)
+    assert (again.fingerprint, again.first_class, again.classes) == (data.fingerprint, 10, data.classes)
+    assert np.array_equal(again.labels, data.need_labels())
+    assert np.array_equal(again.inputs, data.inputs)
+    rows = pickle.loads(pickle.dumps(public))
+    assert torch.equal(rows.labels, public.labels)
+    assert torch.equal(rows.inputs(), public.inputs())
+
+
+def test_a_set_in_memory_goes_whole() -> None:
+    draft = Draft("v", np.zeros((4, 3), np.float32), np.array([0, 1, 0, 1]), ("a", "b"))
+    data = in_memory(draft).with_labels_from(5)
+    again = pickle.loads(pickle.dumps(data))
+    assert again.need_labels().tolist() == [5, 6, 5, 6]
+    assert (again.fingerprint, again.first_class) == (data.fingerprint, 5)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -102,6 +104,33 @@ def test_some_weights_can_be_loaded_partly_but_no_strange_ones() -> None:
     assert torch.equal(model.weight, weight)
     with pytest.raises(ModelError, match="not in"):
         load_weights(model, {"extra": torch.ones(1)}, partly=True)
+
+
+@pytest.mark.parametrize("nonsense", [torch.zeros(3), None, "weights", 3])
+def test_what_is_no_weights_is_refused(nonsense: Any) -> None:
+    """What a client sends may be anything that can travel."""
+    with pytest.raises(ModelError, match="no weights at all"):
+        load_weights(nn.Linear(2, 2), nonsense)
+    with pytest.raises(ModelError, match="no weights at all"):
+        WeightedMean().add(nonsense, 1)
+    model = nn.Linear(2, 2)
+    with pytest.raises(ModelError, match="'bias'"):
+        load_weights(model, {**weights_of(model), "bias": "none"})  # type: ignore[dict-item]
+
+
+def test_a_mean_of_known_names_takes_all_of_them_unless_told() -> None:
+    """Else the first that leaves some out would decide, and all that are whole would be refused."""
+    whole = {"weight": torch.ones(2), "bias": torch.zeros(1)}
+    mean = WeightedMean(whole)
+    with pytest.raises(ModelError, match="other names"):
+        mean.add({"weight": torch.full((2,), 9.0)}, 1)
+    mean.add(whole, 1)
+    assert mean.result()["weight"].tolist() == [1, 1]
+    partly = WeightedMean(whole, partly=True)
+    partly.add({"weight": torch.full((2,), 9.0)}, 1)
+    assert partly.result()["weight"].tolist() == [9, 9]
+    with pytest.raises(ModelError, match="other names"):
+        partly.add(whole, 1)
 
 
 def test_norm_entries_are_those_of_batch_norm_alone() -> None:

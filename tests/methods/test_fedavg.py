@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -337,6 +337,34 @@ def test_weights_that_do_not_fit_are_left_out_with_their_reason(make_run: MakeRu
     assert "another size" in reasons["client-1"]
     assert "other names" in reasons["client-2"]
     assert set(reasons) == {"client-1", "client-2"}
+
+
+class FirstMisfit(FedAvg):
+    """The very first client sends what is no model."""
+
+    fault: ClassVar[Callable[[Weights], Any]]
+
+    @client_step
+    def train(self, me: Client, weights: Weights) -> Fields:
+        reply = super().train(me, weights)
+        return {"weights": type(self).fault(reply["weights"])} if me.facts.index == 0 else reply  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda weights: {name: weights[name] for name in list(weights)[1:]},
+        lambda weights: torch.zeros(3),
+        lambda weights: {**weights, next(iter(weights)): "none"},
+    ],
+    ids=["too few", "a tensor", "a text"],
+)
+def test_it_is_the_misfit_that_is_left_out_even_if_it_comes_first(make_run: MakeRun, fault: Any) -> None:
+    method = type("Misfit", (FirstMisfit,), {"fault": staticmethod(fault)})
+    run = make_run(method, rounds=1, stack=1)
+    run.go()
+    assert run.last is not None
+    assert [failure["client"] for failure in run.last["failures"]] == ["client-0"]
 
 
 def test_a_kept_optimiser_is_carried_over(make_run: MakeRun) -> None:

@@ -122,6 +122,11 @@ def natural(
 class _Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    @property
+    def domain(self) -> str | None:
+        """The column whose values are the clients, if there is one."""
+        return None
+
 
 class Iid(_Settings):
     """Every client gets a random part of equal size."""
@@ -167,6 +172,10 @@ class Natural(_Settings):
     kind: Literal["natural"] = "natural"
     column: str = Field(min_length=1)
 
+    @property
+    def domain(self) -> str:
+        return self.column
+
 
 class Rotated(_Settings):
     """A client for each angle that the images are rotated by, as FedH2L's Rotated MNIST.
@@ -177,6 +186,10 @@ class Rotated(_Settings):
     kind: Literal["rotated"] = "rotated"
     angles: tuple[float, ...] = Field((0.0, 20.0, 40.0, 60.0), min_length=1)
     shared_split: bool = True
+
+    @property
+    def domain(self) -> str:
+        return "domain"
 
 
 PartitionSettings: TypeAlias = Annotated[
@@ -206,9 +219,8 @@ def make_partition(
     """
     rows = np.arange(len(dataset), dtype=np.int64) if rows is None else rows
     if isinstance(settings, Natural | Rotated):
-        column = settings.column if isinstance(settings, Natural) else "domain"
-        codes = dataset.column(column)[rows]
-        return natural(codes, rng, clients, dataset.column_names.get(column)).of_rows(rows)
+        codes = dataset.column(settings.domain)[rows]
+        return natural(codes, rng, clients, dataset.column_names.get(settings.domain)).of_rows(rows)
     if clients is None:
         raise DataError(f"a {settings.kind} partition needs a number of clients")
     return _make(settings, dataset, clients, rng, rows).of_rows(rows)

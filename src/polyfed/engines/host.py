@@ -21,7 +21,7 @@ from polyfed.engines.engine import Answer, Call, Failure, Outcome, Population, S
 from polyfed.engines.warm import keep_freed_memory
 from polyfed.errors import MethodError
 from polyfed.message import Fields, Weights, decode, encode, first_not_finite, tensors_in
-from polyfed.method import MEASURED, Examination, Method, Step, check_declared
+from polyfed.method import MEASURED, NOTED, Examination, Method, Step, check_declared
 from polyfed.nodes import Client, client_name
 
 logger = logging.getLogger(__name__)
@@ -146,7 +146,8 @@ class Host:
         if _version(self._common[1]) != self._common[2]:
             self._common = (b"", {}, 0)
             raise MethodError(f"step '{task.step}' changes what it was sent in place: clone it first")
-        return encode({**fields, MEASURED: me.measured} if me.measured else fields)
+        own: Fields = {MEASURED: me.measured, NOTED: me.noted}
+        return encode({**fields, **{name: found for name, found in own.items() if found}})
 
     # -- clients and their states ----------------------------------------------------------------------------
 

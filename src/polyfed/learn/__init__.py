@@ -2,11 +2,13 @@
 
 from polyfed.learn.distil import distil
 from polyfed.learn.evaluate import Ensemble, evaluating, predict, score
+from polyfed.learn.flat import flat_gradient, flat_step
 from polyfed.learn.losses import Distillation, cross_entropy, entropy, kl, knowledge_loss, soften
+from polyfed.learn.projection import project, project_both
 from polyfed.learn.stacked import can_stack, supervised_together
 from polyfed.learn.statistics import recompute_statistics
 from polyfed.learn.supervised import ExtraLoss, supervised
-from polyfed.learn.training import Training
+from polyfed.learn.training import Training, take
 from polyfed.learn.weights import (
     WeightedMean,
     is_statistic,
@@ -28,6 +30,8 @@ __all__ = [
     "distil",
     "entropy",
     "evaluating",
+    "flat_gradient",
+    "flat_step",
     "is_statistic",
     "kl",
     "knowledge_loss",
@@ -36,10 +40,13 @@ __all__ = [
     "named_tensors",
     "norm_entries",
     "predict",
+    "project",
+    "project_both",
     "recompute_statistics",
     "score",
     "soften",
     "supervised",
     "supervised_together",
+    "take",
     "weights_of",
 ]

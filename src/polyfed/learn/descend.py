@@ -50,9 +50,10 @@ def descend(
     optimiser = make_optimiser(model.parameters(), training)
     if training.keep_optimiser:
         recall(optimiser, memory)
-    wanted = training.batches(samples)
+    merge_single = has_batch_norm(model)
+    wanted = training.batches(samples, merge_single=merge_single)
     steps = 0
-    for rows in shuffled_batches(samples, training, generator, merge_single=has_batch_norm(model)):
+    for rows in shuffled_batches(samples, training, generator, merge_single=merge_single):
         if cosine:
             for group in optimiser.param_groups:
                 group["lr"] = training.lr * (1 + math.cos(math.pi * steps / wanted)) / 2

@@ -35,11 +35,13 @@ class Training(BaseModel):
     keep_optimiser: bool = False
     """Carry the optimiser's moments over to the client's next round (needs a method whose clients keep memory)."""
 
-    def batches(self, samples: int) -> int:
-        """How many batches a client with so many samples trains on."""
+    def batches(self, samples: int, *, merge_single: bool = False) -> int:
+        """How many batches a client with so many samples trains on (see `shuffled_batches`)."""
         if samples == 0:
             return 0
         per_epoch = -(-samples // self.batch)
+        if merge_single and per_epoch > 1 and samples - (per_epoch - 1) * self.batch == 1:
+            per_epoch -= 1
         return self.steps if self.steps is not None else self.epochs * per_epoch
 
 

@@ -49,6 +49,8 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, partly: bool = False) -> None:
     """Copy weights into a model. Names and shapes must agree; `partly` allows some names to be absent."""
+    if not isinstance(weights, Mapping):
+        raise ModelError("no weights at all")
     own = named_tensors(model)
     unknown = weights.keys() - own.keys()
     absent = set() if partly else own.keys() - weights.keys()
@@ -59,6 +61,8 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, partly: boo
         )
     with torch.no_grad():
         for name, tensor in weights.items():
+            if not isinstance(tensor, Tensor):
+                raise ModelError(f"weights '{name}' are no tensor")
             if own[name].shape != tensor.shape:
                 raise ModelError(
                     f"weights of another size: '{name}' is {tuple(tensor.shape)},"
@@ -89,9 +93,10 @@ class WeightedMean:
     is taken.
     """
 
-    def __init__(self, like: Mapping[str, Tensor] | None = None) -> None:
-        """`like` says which names and shapes are expected; a subset of the names will do."""
+    def __init__(self, like: Mapping[str, Tensor] | None = None, *, partly: bool = False) -> None:
+        """`like` says which names and shapes are expected; `partly`: a subset of the names will do."""
         self._like = like
+        self._partly = partly
         self._sums: dict[str, Tensor] = {}
         self._dtypes: dict[str, torch.dtype] = {}
         self.total = 0.0
@@ -116,13 +121,13 @@ class WeightedMean:
                 torch.maximum(self._sums[name], tensor, out=self._sums[name])
 
     def _check(self, weights: Mapping[str, Tensor]) -> None:
-        if not weights:
+        if not isinstance(weights, Mapping) or not weights:
             raise ModelError("no weights at all")
         expected = self._sums or self._like
         if expected is None:
             return
-        names_fit = weights.keys() == expected.keys() if self._sums else weights.keys() <= expected.keys()
-        if not names_fit:
+        fewer_will_do = self._partly and not self._sums
+        if not (weights.keys() <= expected.keys() if fewer_will_do else weights.keys() == expected.keys()):
             raise ModelError("weights with other names than the model's")
         for name, tensor in weights.items():
             if not isinstance(tensor, Tensor) or tensor.shape != expected[name].shape:

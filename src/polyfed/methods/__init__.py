@@ -6,6 +6,7 @@ from polyfed.methods.dsfl import DSFL
 from polyfed.methods.fdmeta import FDMeta
 from polyfed.methods.fedavg import FedAvg
 from polyfed.methods.feddf import FedDF
+from polyfed.methods.fedh2l import FedH2L
 from polyfed.methods.fedmd import FedMD
 from polyfed.methods.fedprox import FedProx
 from polyfed.methods.ktpfl import KTpFL
@@ -19,6 +20,7 @@ __all__ = [
     "FDMeta",
     "FedAvg",
     "FedDF",
+    "FedH2L",
     "FedMD",
     "FedProx",
     "KTpFL",

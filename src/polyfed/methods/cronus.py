@@ -59,7 +59,7 @@ class Cronus(ThroughPublic):
         cohort = fleet.sample()
         rows = self.draw(server)
         replies = fleet.stream(self.answer, cohort, rows=rows)
-        answers = torch.stack([answer for _, answer in self.collect(fleet, replies, rows)])
+        answers = torch.stack([answer for _, answer in self.collect(fleet, server, replies, rows)])
         consensus = robust_mean(answers, self.settings.poisoned, self.settings.variance)
         self.distil_server(server, rows, consensus)
         fleet.ask(self.update, cohort, rows=rows, posteriors=self.packed(consensus))
@@ -75,7 +75,7 @@ def robust_mean(answers: Tensor, poisoned: float, variance: float) -> Tensor:
     rows, clients, _ = points.shape
     kept = torch.ones(rows, clients, dtype=torch.bool)
     for _ in range(int(2 * poisoned * clients)):
-        weight = kept.unsqueeze(2) / kept.sum(dim=1, keepdim=True).unsqueeze(2)
+        weight = (kept / kept.sum(dim=1, keepdim=True, dtype=points.dtype)).unsqueeze(2)
         centred = points - (weight * points).sum(dim=1, keepdim=True)
         values, directions = torch.linalg.eigh((weight * centred).transpose(1, 2) @ centred)
         farthest = (
@@ -83,5 +83,5 @@ def robust_mean(answers: Tensor, poisoned: float, variance: float) -> Tensor:
         )
         suspect = torch.zeros_like(kept).scatter_(1, farthest.unsqueeze(1), True)
         kept &= ~(suspect & (values[:, -1:] > variance))
-    weight = kept.unsqueeze(2) / kept.sum(dim=1, keepdim=True).unsqueeze(2)
+    weight = (kept / kept.sum(dim=1, keepdim=True, dtype=points.dtype)).unsqueeze(2)
     return (weight * points).sum(dim=1).float()

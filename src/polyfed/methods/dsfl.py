@@ -62,7 +62,8 @@ class DSFL(ThroughPublic):
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         cohort = fleet.sample()
         rows = self.draw(server)
-        average = mean(self.collect(fleet, fleet.stream(self.update, cohort, rows=rows), rows))
+        replies = fleet.stream(self.update, cohort, rows=rows)
+        average = mean(self.collect(fleet, server, replies, rows))
         sharpen = self.settings.sharpen
         consensus = average if sharpen is None else learn.soften(average, sharpen)
         self.distil_server(server, rows, consensus)

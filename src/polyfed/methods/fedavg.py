@@ -128,7 +128,7 @@ class FedAvg(Method):
 
     def mean(self, fleet: Fleet, replies: Iterable[Reply], field: str, like: Weights) -> Weights:
         """The mean of what the clients sent; what does not fit the model is left out, with its reason."""
-        mean = WeightedMean(like)
+        mean = WeightedMean(like, partly=self.personal or field == "statistics")
         for reply in replies:
             try:
                 mean.add(reply.fields.get(field, {}), self.share(reply.client))

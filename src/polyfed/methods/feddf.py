@@ -17,7 +17,7 @@ a setting.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -72,13 +72,22 @@ class FedDF(FedAvg):
         present = dict.fromkeys(facts.architecture for facts in cohort)
         for architecture in present:
             members = [facts for facts in cohort if facts.architecture == architecture]
-            replies = teachers.listen(
-                fleet.stream(self.train, members, weights=models[architecture]), self.settings.teacher
-            )
+            replies = fleet.stream(self.train, members, weights=models[architecture])
+            replies = self.listened(fleet, replies, teachers)
             models[architecture] |= self.mean(fleet, replies, "weights", models[architecture])
         for architecture in present:
             models[architecture] = self.fused(architecture, models[architecture], teachers)
         server.measure("ensemble", models)
+
+    def listened(self, fleet: Fleet, replies: Iterable[Reply], teachers: Teachers) -> Iterator[Reply]:
+        """The replies as they come, once their models have taught; what does not fit is left out, with its reason."""
+        for reply in replies:
+            try:
+                teachers.listen(reply.client.architecture, reply.fields.get("weights"), self.settings)
+            except ModelError as error:
+                fleet.reject(reply, str(error))
+            else:
+                yield reply
 
     def fused(self, architecture: str, start: Weights, teachers: Teachers) -> Weights:
         """One architecture's mean model, fitted to all teachers."""
@@ -114,20 +123,16 @@ class Teachers:
     def inputs(self, model: nn.Module) -> Tensor:
         return self.server.inputs(self.rows, model)
 
-    def listen(self, replies: Iterable[Reply], averaged: str) -> Iterator[Reply]:
-        """The replies as they come, each model's answers added. One that does not fit is for others to refuse."""
-        for reply in replies:
-            model = self.model(reply.client.architecture)
-            try:
-                learn.load_weights(model, reply.fields.get("weights", {}))
-            except ModelError:
-                yield reply
-                continue
-            logits = learn.predict(model, self.inputs(model))
-            answers = logits if averaged == "logits" else learn.soften(logits)
-            self.total = answers if self.total is None else self.total + answers
-            self.count += 1
-            yield reply
+    def listen(self, architecture: str, weights: Any, settings: FedDFSettings) -> None:
+        """Add one model's answers; `ModelError` if the weights do not fit."""
+        model = self.model(architecture)
+        learn.load_weights(model, weights)
+        logits = learn.predict(model, self.inputs(model))
+        answers = (
+            logits if settings.teacher == "logits" else learn.soften(logits, settings.distil.temperature)
+        )
+        self.total = answers if self.total is None else self.total + answers
+        self.count += 1
 
     def mean(self) -> Tensor:
         if self.total is None:

@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from polyfed import learn
+from polyfed.data import Rows
 from polyfed.learn import Distillation, Training
 from polyfed.message import Fields
 from polyfed.method import Need, client_step, register
@@ -89,8 +90,15 @@ class FedMD(ThroughPublic):
         return {}
 
     def answered(self, me: Client, rows: Tensor) -> Tensor:
-        private = me.public.dataset.first_class or None
-        return super().answered(me, rows)[:, : private if self.settings.outputs == "private" else None]
+        return super().answered(me, rows)[:, : self.matched(me.public)]
+
+    def width(self, server: Server) -> int:
+        assert server.public is not None
+        return self.matched(server.public) or super().width(server)
+
+    def matched(self, public: Rows) -> int | None:
+        """How many of the first outputs are matched; None is all."""
+        return public.dataset.first_class or None if self.settings.outputs == "private" else None
 
     @client_step
     def update(self, me: Client, rows: Tensor, logits: Tensor) -> Fields:
@@ -121,6 +129,7 @@ class FedMD(ThroughPublic):
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         cohort = fleet.sample()
         rows = self.draw(server)
-        consensus = mean(self.collect(fleet, fleet.stream(self.answer, cohort, rows=rows), rows))
+        replies = fleet.stream(self.answer, cohort, rows=rows)
+        consensus = mean(self.collect(fleet, server, replies, rows))
         self.distil_server(server, rows, consensus)
         fleet.ask(self.update, cohort, rows=rows, logits=self.packed(consensus))

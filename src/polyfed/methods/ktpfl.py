@@ -67,7 +67,7 @@ class KTpFL(ThroughPublic):
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         rows = self.draw(server)
         replies = fleet.stream(self.answer, fleet.sample(), rows=rows)
-        answered = list(self.collect(fleet, replies, rows))
+        answered = list(self.collect(fleet, server, replies, rows))
         present = [client for client, _ in answered]
         answers = torch.stack([answer for _, answer in answered])  # clients × rows × outputs
         places = places_of(server.memory, present, len(server.roster))

@@ -70,7 +70,7 @@ class ThroughPublic(Method):
         learn.distil(
             me.model,
             me.inputs(me.public[rows]),
-            answers.float(),
+            answers.float().to(me.device),
             self.settings.distil,
             me.rng("distil"),
             given="logits" if self.answers == "logits" else "probabilities",
@@ -92,21 +92,28 @@ class ThroughPublic(Method):
         order = torch.randperm(len(server.public), generator=server.rng("public rows"))
         return order[: self.settings.public_rows].sort().values.int()
 
-    def collect(self, fleet: Fleet, replies: Iterable[Reply], rows: Tensor) -> Iterator[tuple[Facts, Tensor]]:
+    def width(self, server: Server) -> int:
+        """How many outputs an answer has."""
+        return server.outputs
+
+    def collect(
+        self, fleet: Fleet, server: Server, replies: Iterable[Reply], rows: Tensor
+    ) -> Iterator[tuple[Facts, Tensor]]:
         """Who answered what, in 32 bits; an answer that is of no use is left out, with its reason."""
-        shape: torch.Size | None = None
+        shape = (len(rows), self.width(server))
+        usable = 0
         for reply in replies:
             answer = reply.fields.get(self.answers)
-            if not _is_table(answer, len(rows)) or shape not in (None, answer.shape):
+            if not _is_table(answer, shape):
                 fleet.reject(
-                    reply, f"its {self.answers} for {len(rows)} rows are not shaped as the others' are"
+                    reply, f"its {self.answers} are no table of {shape[0]} rows × {shape[1]} outputs"
                 )
             elif self.answers == "posteriors" and not _are_probabilities(answer):
                 fleet.reject(reply, "its posteriors are no probabilities: not below 0, and 1 in sum")
             else:
-                shape = answer.shape
+                usable += 1
                 yield reply.client, answer.float()
-        if shape is None:
+        if not usable:
             raise RunError(f"round {fleet.round}: not one client gave a usable answer")
 
     def distil_server(self, server: Server, rows: Tensor, answers: Tensor) -> None:
@@ -131,8 +138,8 @@ class ThroughPublic(Method):
         return answers.to(DTYPES[self.settings.travel])
 
 
-def _is_table(answer: Any, rows: int) -> TypeGuard[Tensor]:
-    return isinstance(answer, Tensor) and answer.dim() == 2 and len(answer) == rows
+def _is_table(answer: Any, shape: tuple[int, int]) -> TypeGuard[Tensor]:
+    return isinstance(answer, Tensor) and answer.shape == shape and not answer.is_complex()
 
 
 def _are_probabilities(answer: Tensor) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,10 +48,7 @@ def compare_table(records: Sequence[RunRecord]) -> Table:
         own, whole = last.get("own", {}), last.get("whole", {})
         local = local_run_for(record, list(records))
         gain = record.gain_over(local) if local is not None and local.path != record.path else {}
-        sent = (
-            sum(size for kind, size in summary["bytes"]["up"].items() if kind != Kind.CONTROL)
-            / summary["clients"]
-        )
+        sent = sent_per_client(summary)
         best = f"{percent(chosen.get('own', {}).get('mean'))} ({chosen['round']})" if chosen else "–"
         table.add_row(
             record.path.name,
@@ -66,6 +63,12 @@ def compare_table(records: Sequence[RunRecord]) -> Table:
             f"{summary['seconds']:.1f}",
         )
     return table
+
+
+def sent_per_client(summary: Mapping[str, Any]) -> float:
+    """Bytes that a client sent in the whole run, on average, framing left out."""
+    sizes = summary["bytes"]["up"]
+    return float(sum(size for kind, size in sizes.items() if kind != Kind.CONTROL) / summary["clients"])
 
 
 def signed(share: float | None) -> str:
@@ -94,6 +97,8 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
         table.add_row("AMP (all own test rows together)", *(percent(each["amp"]) for each in rounds))
         table.add_row("WLP (worst client)", *(percent(each["wlp"]) for each in rounds))
         table.add_row("FM (variance, ×10⁻³)", *(f"{1000 * each['fm']:.2f}" for each in rounds))
+    for title, accuracies in _stages(record, rounds):
+        table.add_row(title, *(percent(accuracy) for accuracy in accuracies))
     if local is not None:
         for part, gain in record.gain_over(local).items():
             table.add_row(f"gain over {local.path.name}, {part}", signed(gain))
@@ -107,6 +112,28 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
     if summary["failures"]:
         table.add_row("failed client steps", str(summary["failures"]))
     return table
+
+
+def _stages(
+    record: RunRecord, rounds: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, list[float | None]]]:
+    """What was measured on the way: before the first round, at the server, at each stage of a client's round."""
+    initial = record.preparation.get("stages", {}).items()
+    for stage, scores in initial:
+        if "whole" in scores:
+            yield f"{stage}, whole test set", [scores["whole"]["mean"] for _ in rounds]
+    for stage in rounds[0].get("server", {}):
+        yield f"{stage} (server), whole test set", [each.get("server", {}).get(stage) for each in rounds]
+    means: dict[str, list[float | None]] = {}
+    for stage, scores in rounds[0].get("stages", {}).items():
+        if "whole" in scores:
+            found = [each.get("stages", {}).get(stage, {}).get("whole", {}) for each in rounds]
+            means[stage] = [each.get("mean") for each in found]
+            yield f"{stage}, whole test set", means[stage]
+    if {"distilled", "personalised"} <= set(means):
+        pairs = zip(means["distilled"], means["personalised"], strict=True)
+        gaps = [None if before is None or after is None else before - after for before, after in pairs]
+        yield "gap (distilled − personalised)", gaps
 
 
 def methods_table() -> Table:

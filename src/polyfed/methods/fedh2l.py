@@ -1,0 +1,167 @@
+"""FedH2L (Li et al., "FedH2L: A Federated Learning Approach with Model and Statistical Heterogeneity", paper 004).
+
+Peers of different models and domains teach each other; there is no server, and no parameters travel. Algorithm 1:
+
+    each round, every node i:
+        local step:    g_loc ← ∇ CE on a private batch;   θ_i ← θ_i − β g_loc                          (Eq. 1–2)
+        every E rounds:
+        broadcast:     rows of an own public batch, posteriors on them, accuracy on them
+        mutual step:   g_pub ← ∇ mean over peers j of  Acc_j KL(p_j ‖ p_i) + CE  on j's public batch   (Eq. 3–6)
+                       if ⟨g_loc, g_pub⟩ < 0:  g_pub ← the nearest g with ⟨g_loc, g⟩ = 0                (Eq. 7–14)
+                       θ_i ← θ_i − η g_pub
+
+Where the paper is open: one optimiser a node takes both steps (AMSGrad sees the projected gradient); with E > 1, g_loc
+is the sum of the local gradients since the last mutual step; all peers' batches go through the model together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+from torch.nn import functional as F
+
+from polyfed import learn
+from polyfed.message import Fields, Kind
+from polyfed.method import Method, MethodSettings, Need, client_step, register
+from polyfed.nodes import Client, Server
+from polyfed.topology import TopologyName
+
+if TYPE_CHECKING:
+    from polyfed.fleet import Fleet
+
+Heard = list[tuple[str, dict[str, Any]]]
+
+
+class FedH2LSettings(MethodSettings):
+    interval: Annotated[int, Field(ge=1)] = 1
+    """E: a mutual step every so many rounds; a local step in each."""
+    topology: TopologyName = "complete"
+    """Who hears whom: complete, ring, star, or pairs drawn anew each time (the paper's asynchronous variant)."""
+    public_batch: Annotated[int, Field(ge=1)] = 32
+    """Rows of the own public data that a node teaches on, drawn anew each time."""
+    labels: bool = True
+    """Whether the labels of the public data are used: without, KL alone, and every teacher counts the same."""
+    kl: bool = True
+    """Whether peers' posteriors are learnt from; without, their labels alone (Table V)."""
+    conflict: Literal["project", "ignore", "pcgrad"] = "project"
+    """Where the gradients disagree: project the mutual one (the paper), let it be, or symmetric PCGrad (Table V)."""
+
+    @model_validator(mode="after")
+    def _learn_from_something(self) -> FedH2LSettings:
+        if not (self.labels or self.kl):
+            raise ValueError("without labels and without kl there is nothing to learn from peers")
+        return self
+
+
+@register
+class FedH2L(Method):
+    """Peers teach each other with posteriors on public data, without undoing what each learnt at home."""
+
+    name = "fedh2l"
+    summary = (
+        "peers teach each other by their posteriors on public batches, without a server (Li et al. 2022)"
+    )
+    sends: ClassVar = {"rows": Kind.INDICES, "posteriors": Kind.POSTERIORS, "accuracy": Kind.METRICS}
+    server = False
+    Settings = FedH2LSettings
+    settings: FedH2LSettings
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({Need.PUBLIC} | ({Need.PUBLIC_LABELS} if self.settings.labels else set()))
+
+    @client_step
+    def train(self, me: Client) -> Fields:
+        """The local step."""
+        x, y = me.tensors(me.train)
+        rows = torch.randperm(len(y), generator=me.rng("batch"))[: self.training.batch]
+        loss = F.cross_entropy(me.model(learn.take(x, rows)), y[rows])
+        local = learn.flat_gradient(loss, me.model)
+        learn.flat_step(me.model, local, self.training, me.memory)
+        me.memory["local"] = local + me.memory["local"] if "local" in me.memory else local
+        me.note("local loss", loss)
+        return {}
+
+    @client_step
+    def teach(self, me: Client) -> Fields:
+        """The local step, and what the model then says of a batch of the node's own public rows."""
+        self.train(me)
+        order = torch.randperm(len(me.own_public), generator=me.rng("public batch"))
+        rows = me.own_public[order[: self.settings.public_batch]]
+        posteriors = learn.soften(learn.predict(me.model, me.inputs(me.public)[rows]))
+        lesson: Fields = {"rows": rows.int(), "posteriors": posteriors}
+        if not self.settings.labels:
+            return lesson
+        right = posteriors.argmax(dim=1).cpu() == me.public.labels[rows]
+        return {**lesson, "accuracy": right.float().mean().item()}
+
+    @client_step
+    def study(self, me: Client, heard: Heard) -> Fields:
+        """The mutual step."""
+        lessons = [Lesson(**fields) for _, fields in heard if makes_sense(fields, len(me.public))]
+        if not lessons:
+            return {}
+        loss = self.mutual_loss(me, lessons)
+        public = learn.flat_gradient(loss, me.model)
+        local = me.memory.pop("local")
+        if self.settings.conflict == "project":
+            public = learn.project(public, local)
+        elif self.settings.conflict == "pcgrad":
+            public = learn.project_both(public, local)
+        learn.flat_step(me.model, public, self.training, me.memory)
+        me.note("mutual loss", loss)
+        return {}
+
+    def mutual_loss(self, me: Client, lessons: list[Lesson]) -> Tensor:
+        """Eq. 3 + Eq. 5: the mean over the peers heard, of each a mean over its batch. Their answers are constants."""
+        rows = torch.cat([lesson.rows.long() for lesson in lessons])
+        targets = torch.cat([lesson.posteriors for lesson in lessons])
+        sizes = torch.tensor([len(lesson.rows) for lesson in lessons])
+        share = (1 / (len(lessons) * sizes)).repeat_interleave(sizes)
+        trust = torch.tensor([lesson.accuracy for lesson in lessons]).repeat_interleave(sizes)
+        logits = me.model(learn.take(me.inputs(me.public), rows))
+        each = torch.zeros(len(rows), device=me.device)
+        if self.settings.kl:
+            divergence = F.kl_div(F.log_softmax(logits, dim=1), targets.to(me.device), reduction="none").sum(
+                dim=1
+            )
+            each = each + trust.to(me.device) * divergence
+        if self.settings.labels:
+            each = each + F.cross_entropy(logits, me.public.labels[rows].to(me.device), reduction="none")
+        return share.to(me.device) @ each
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        peers = fleet.sample()
+        if t % self.settings.interval == 0:
+            fleet.gossip(self.teach, self.study, self.settings.topology, peers)
+        else:
+            fleet.ask(self.train, peers)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What one peer broadcast."""
+
+    rows: Tensor
+    posteriors: Tensor
+    accuracy: float = 1.0
+    """The weight of its posteriors: 1 where there are no labels to know its accuracy by."""
+
+
+def makes_sense(fields: Mapping[str, Any], public_rows: int) -> bool:
+    """Whether a peer's message can be learnt from: one peer's nonsense must not cost the others their step."""
+    rows, posteriors = fields.get("rows"), fields.get("posteriors")
+    return (
+        isinstance(rows, Tensor)
+        and isinstance(posteriors, Tensor)
+        and posteriors.dim() == 2
+        and rows.shape == posteriors.shape[:1]
+        and len(rows) > 0
+        and 0 <= int(rows.min()) <= int(rows.max()) < public_rows
+        and 0 <= fields.get("accuracy", 1.0) <= 1
+    )

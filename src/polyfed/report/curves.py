@@ -1,0 +1,156 @@
+"""Accuracy over rounds, a line a variant. As in `figures`: no pyplot, no window, no global state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from polyfed.history import RunRecord
+from polyfed.metrics import mean_and_spread
+
+MOST_LINES = 12
+PANELS = {"own": "own test data", "whole": "whole test set"}
+_INK, _GRID, _OTHERS = "#333333", "#e6e6e6", "#c8c8c8"
+_COLOURS = ("#3b78b5", "#d9722e", "#2f9467", "#b8448a", "#7a64b5", "#8a6d2f")  # then again, dashed
+_FEW_POINTS = 15  # each of them is marked
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One variant in one panel, in per cent."""
+
+    rounds: npt.NDArray[Any]
+    mean: npt.NDArray[Any]
+    spread: npt.NDArray[Any] | None
+
+
+def accuracy_curves(
+    variants: Mapping[str, Sequence[RunRecord]],
+    path: Path | str,
+    title: str | None = None,
+    legend: str | None = None,
+) -> Path:
+    """Draw accuracy (mean over clients and seeds) over rounds; the band is the standard deviation over seeds.
+
+    variants: finished runs by label, one a seed. Of more than twelve, those that are best on validation at the last
+        round are in colour, the others grey.
+    legend: the title of the legend.
+    path: where to write; the ending (.png, .svg, .pdf) chooses the format.
+    """
+    panels = {
+        part: {label: line for label, runs in variants.items() if (line := _line(runs, part)) is not None}
+        for part in PANELS
+    }
+    panels = {part: lines for part, lines in panels.items() if lines}
+    if not panels:
+        raise ValueError("no run has an evaluation to draw")
+    shown = _worth_a_colour({label: runs for label, runs in variants.items() if runs})
+    figure = Figure(
+        figsize=(0.4 + 4.1 * len(panels) + _legend_width([*shown, legend or ""]), 3.7), layout="constrained"
+    )
+    FigureCanvasAgg(figure)
+    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)  # type: ignore[union-attr, call-arg]
+    all_axes = np.ravel(figure.subplots(1, len(panels), squeeze=False, sharey=True))
+    for axes, (part, lines) in zip(all_axes, panels.items(), strict=True):
+        _draw_panel(axes, lines, shown)
+        axes.set_title(PANELS[part], fontsize=9.5, color=_INK, loc="left")
+    all_axes[0].set_ylabel("accuracy in %", fontsize=9, color=_INK)
+    _add_legend(figure, all_axes[-1], len(variants) - len(shown), legend)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10.5, color=_INK)
+    path = Path(path)
+    figure.savefig(path, dpi=150, facecolor="white")
+    return path
+
+
+def _line(runs: Sequence[RunRecord], part: str) -> _Line | None:
+    """Mean and spread over runs at every round that was evaluated in all of them."""
+    found = [
+        {line["round"]: line["summary"][part]["mean"] for line in run.evaluations if part in line["summary"]}
+        for run in runs
+    ]
+    rounds = sorted(set.intersection(*(set(values) for values in found))) if found else []
+    if not rounds:
+        return None
+    points = [mean_and_spread([100 * values[number] for values in found]) for number in rounds]
+    means, spreads = zip(*points, strict=True)
+    return _Line(np.array(rounds), np.array(means), None if spreads[0] is None else np.array(spreads))
+
+
+def _worth_a_colour(variants: Mapping[str, Sequence[RunRecord]]) -> list[str]:
+    """The labels that are drawn in colour, in the order given; never chosen on test data."""
+
+    def validation(label: str) -> float:
+        last = [run.summary["last"].get("validation", 0.0) for run in variants[label]]
+        return float(np.mean(last))
+
+    best = set(sorted(variants, key=validation, reverse=True)[:MOST_LINES])
+    return [label for label in variants if label in best]
+
+
+def _draw_panel(axes: Axes, lines: Mapping[str, _Line], shown: Sequence[str]) -> None:
+    for label, line in lines.items():
+        if label not in shown:
+            axes.plot(line.rounds, line.mean, color=_OTHERS, linewidth=0.8, zorder=1)
+    for number, label in enumerate(shown):
+        if label not in lines:
+            continue
+        line = lines[label]
+        colour = _COLOURS[number % len(_COLOURS)]
+        if line.spread is not None:
+            low, high = line.mean - line.spread, line.mean + line.spread
+            axes.fill_between(line.rounds, low, high, color=colour, alpha=0.13, linewidth=0, zorder=2)
+        axes.plot(
+            line.rounds,
+            line.mean,
+            color=colour,
+            linestyle="-" if number < len(_COLOURS) else (0, (3.5, 1.5)),
+            linewidth=1.6,
+            marker="o" if len(line.rounds) <= _FEW_POINTS else None,
+            markersize=3,
+            label=label,
+            zorder=3,
+        )
+    axes.set_xlabel("round", fontsize=9, color=_INK)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, steps=[1, 2, 5, 10]))
+    axes.tick_params(length=0, labelsize=8, colors=_INK)
+    axes.grid(color=_GRID, linewidth=0.6, zorder=0)
+    axes.set_axisbelow(True)
+    axes.margins(x=0.02)
+    for side in axes.spines.values():
+        side.set_visible(False)
+
+
+def _legend_width(labels: Sequence[str]) -> float:
+    """Inches."""
+    return 0.7 + 0.075 * max(len(label) for label in labels)
+
+
+def _add_legend(figure: Figure, axes: Axes, others: int, title: str | None) -> None:
+    """Beside the panels, the line that ends highest (in the last panel) first."""
+    marks, labels = axes.get_legend_handles_labels()
+    ends = [float(np.asarray(mark.get_ydata())[-1]) for mark in marks if isinstance(mark, Line2D)]
+    order = sorted(range(len(marks)), key=lambda place: -ends[place])
+    heading = [title] if title else []
+    heading += [f"({others} others: grey)"] if others else []
+    figure.legend(
+        [marks[place] for place in order],
+        [labels[place] for place in order],
+        title="\n".join(heading) or None,
+        loc="outside right center",
+        frameon=False,
+        fontsize=8,
+        title_fontsize=8,
+        labelcolor=_INK,
+        alignment="left",
+    )
