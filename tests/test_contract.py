@@ -35,6 +35,50 @@ def test_the_variants_of_fedavg_keep_the_contract(settings: dict[str, Any]) -> N
     check_method(registered()["fedavg"], **settings)
 
 
+NOT_FIRST: dict[str, Any] = {"public_training": None, "private_training": None}
+UNLABELLED = {"data": {"public": {"source": "share", "share": 0.2, "labels": "none"}}}
+HALF = {"cohort": {"fraction": 0.5}, "rounds": 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "config"),
+    [
+        ("fedmd", {"lwof": {"temperature": 0.5, "weight": 2.0}}, {}),
+        ("fedmd", {"global": False, **NOT_FIRST}, {}),
+        ("fedmd", {"travel": "float16", **NOT_FIRST}, {}),
+        ("fedmd", {"public_training": None}, UNLABELLED),
+        ("fedmd", {"distil": {"optimiser": "adam", "lr": 0.003, "keep_optimiser": True}, **NOT_FIRST}, {}),
+        ("fedmd", {}, HALF),
+        ("dsfl", {"global": True}, {}),
+        ("ktpfl", {}, HALF),
+    ],
+    ids=[
+        "fedmd with lwof",
+        "fedmd without a server model",
+        "fedmd in half precision",
+        "fedmd on unlabelled data",
+        "fedmd with kept moments",
+        "fedmd in part",
+        "dsfl with a server model",
+        "ktpfl in part",
+    ],
+)
+def test_the_variants_of_learning_through_public_data_keep_the_contract(
+    name: str, settings: dict[str, Any], config: dict[str, Any]
+) -> None:
+    """On two MLPs and with few epochs: what is tried is who does what when, which is the same for all models."""
+    groups = {"distil": {"epochs": 2}}
+    if name == "fedmd":
+        groups |= {"public_training": {"epochs": 2}, "private_training": {"epochs": 2}}
+    merged = {
+        key: {**groups.get(key, {}), **value} if isinstance(value, dict) else value
+        for key, value in {**groups, **settings}.items()
+    }
+    models = {"names": ["mlp-small", "mlp"], "server": None if merged.get("global") is False else "mlp-small"}
+    data = {"limit": 300, **config.get("data", {})}
+    check_method(registered()[name], config={"models": models, **config, "data": data}, **merged)
+
+
 @pytest.mark.parametrize("name", ["local", "fedavg", "fedprox"])
 def test_stacked_clients_keep_the_contract(name: str) -> None:
     check_method(registered()[name], config={"models": {"names": ["mlp-small"]}, "stack": 3})

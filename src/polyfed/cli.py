@@ -143,9 +143,9 @@ def demo(
     folder.mkdir(parents=True)
     (folder / "demo.yaml").write_text(example)
     paths = []
-    for name in ("local", "aggregated", "fedavg", "fedprox", "pooled"):
+    for name in ("local", "aggregated", "fedavg", "fedmd", "dsfl", "pooled"):
         overrides = [f"method.name={name}", f"name={name}"]
-        overrides += ["method.within=architecture"] if name in ("fedavg", "fedprox") else []
+        overrides += ["method.within=architecture"] if name == "fedavg" else []
         ready = api.prepare(folder / "demo.yaml", overrides=overrides, out=folder / name, workers=workers)
         _go(ready, show=False)
         paths.append(folder / name)
@@ -156,7 +156,8 @@ def demo(
 DEMO_WORDS = """\
 How to read it: `local` is every client alone, `pooled` is what one place with everybody's data would reach. A method
 is good if it comes close to `pooled` while only knowledge travels. Here the clients have different models, so FedAvg
-can only average weights among clients of the same model.
+can only average weights among clients of the same model; FedMD and DS-FL exchange what each model says of a few public
+images instead, and reach every client.
 Everything is in {folder}; run it your way: polyfed run {folder}/demo.yaml --set method=local --out my-run"""
 
 

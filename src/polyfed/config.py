@@ -45,6 +45,8 @@ class Data(Section):
     size: Annotated[int, Field(ge=8)] | None = None
     limit: Annotated[int, Field(ge=2)] | None = None
     """Use only so many rows (class shares kept)."""
+    per_class: Annotated[int, Field(ge=1)] | None = None
+    """Use only so many rows of each class."""
     clients: Annotated[int, Field(ge=1)] | None = None
     """How many clients; where not given, as many as a natural partition has, else 8."""
     partition: PartitionSettings = Dirichlet()
@@ -134,6 +136,8 @@ class Evaluation(Section):
     """At most so many clients are scored (drawn once), so that cost does not grow with the population."""
     test_rows: Annotated[int, Field(ge=0)] | None = None
     """Score on so many rows of the whole test set (drawn once) instead of all."""
+    validation: Literal["own", "everyone"] = "own"
+    """Whether a client's best round is chosen on its own validation rows, or on everybody's (as FedH2L does it)."""
     outputs: Literal["all", "private"] = "all"
     """Where outputs also stand for public classes: may an answer be one of those (and be wrong), or is the best
     among the private classes taken?"""

@@ -63,7 +63,9 @@ class Federation:
         settings = wanted.partition
         if isinstance(settings, data.Natural):
             options["columns"] = (settings.column,)
-        self.dataset: DataSet = data.load(source, "train", limit=wanted.limit, **options)
+        self.dataset: DataSet = data.load(
+            source, "train", limit=wanted.limit, per_class=wanted.per_class, **options
+        )
         has_test = data.has_split(source, "test")
         self._test_set = data.load(source, "test", **options) if has_test else None
         self.shared_origin = isinstance(settings, data.Rotated) and settings.shared_split
@@ -71,9 +73,9 @@ class Federation:
             self.dataset = data.prepare(settings, self.dataset)
             self._test_set = None  # each domain is tested on its own rows, and all on everybody's
         self.labels = self.dataset.need_labels()
-        self.public, private = data.make_public(wanted.public, self.dataset, self.seeds.numpy("public"))
+        self.public, self.private = data.make_public(wanted.public, self.dataset, self.seeds.numpy("public"))
         self.partition = data.make_partition(
-            settings, self.dataset, wanted.client_count(), self.seeds.numpy("partition"), rows=private
+            settings, self.dataset, wanted.client_count(), self.seeds.numpy("partition"), rows=self.private
         )
         self.clients = len(self.partition)
 
@@ -87,6 +89,7 @@ class Federation:
                 validation=self.dataset.rows(validation),
                 test=self.dataset.rows(test),
                 whole_test=self.whole_test,
+                whole_validation=self.whole_validation,
                 public=self.public,
                 own_public=self._own_public(index),
                 everyone=self.everyone if Need.ALL_DATA in self.method.needs else None,
@@ -122,7 +125,13 @@ class Federation:
         rng = self.seeds.numpy("split") if self.shared_origin else self.seeds.numpy("split", index)
         origin = self.dataset.column("origin") if self.shared_origin else None
         return data.split_client(
-            self.partition.rows(index), self.labels, wanted.validation, wanted.test, rng, by=origin
+            self.partition.rows(index),
+            self.labels,
+            wanted.validation,
+            wanted.test,
+            rng,
+            by=origin,
+            among=self.private,
         )
 
     @functools.cached_property
@@ -137,6 +146,18 @@ class Federation:
             chosen = self.seeds.numpy("test rows").choice(len(rows), most, replace=False)
             rows = rows[np.sort(chosen)]
         return rows
+
+    @functools.cached_property
+    def whole_validation(self) -> Rows | None:
+        """All clients' validation rows together, if the best round is to be chosen on them."""
+        if self.config.evaluate.validation == "own":
+            return None
+        return self.dataset.rows(np.concatenate([self._split(index)[1] for index in range(self.clients)]))
+
+    @property
+    def own_in_whole(self) -> bool:
+        """Whether the whole test set is all clients' own test rows, so that the others' rows can be told apart."""
+        return self._test_set is None and self.config.evaluate.test_rows is None
 
     @functools.cached_property
     def everyone(self) -> Rows:
@@ -230,6 +251,7 @@ class Federation:
             device=self.device,
             scratch_model=scratch_model,
             budget=self.config.models.budget_of(index),
+            outputs=self.outputs,
             answers=len(self.dataset.classes) if self.config.evaluate.outputs == "private" else None,
         )
 

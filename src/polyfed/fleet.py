@@ -162,11 +162,14 @@ class Fleet:
         said: dict[int, bytes] = {}
         for outcome in self._outcomes(say, among, None, payload, window=None):
             if isinstance(outcome, Answer):
-                reply = self._receive(
-                    outcome, places[outcome.client], "training", times=listeners[outcome.client]
-                )
+                reply = self._receive(outcome, places[outcome.client], "training")
                 # In evaluated rounds a reply also holds what the client measured: that is not for its peers.
-                said[outcome.client] = encode(dict(reply.fields)) if self.measuring else outcome.reply
+                message = encode(dict(reply.fields)) if self.measuring else outcome.reply
+                said[outcome.client] = message
+                # Counted once already. What a peer says to nobody is not sent.
+                sizes = bytes_by_kind(reply.fields, len(message), self._kinds_up)
+                more = listeners[outcome.client] - 1
+                self.ledger.count(reply.client.name, "up", sizes, "training", times=more)
         heard = {
             index: tuple((places[other].name, said[other]) for other in links[index] if other in said)
             for index in links
@@ -253,10 +256,10 @@ class Fleet:
             last = facts.architecture
         return units
 
-    def _receive(self, answer: Answer, facts: Facts, purpose: Purpose, times: int = 1) -> Reply:
+    def _receive(self, answer: Answer, facts: Facts, purpose: Purpose) -> Reply:
         fields = decode(answer.reply)
         sizes = bytes_by_kind(fields, len(answer.reply), self._kinds_up)
-        self.ledger.count(facts.name, "up", sizes, purpose, times)
+        self.ledger.count(facts.name, "up", sizes, purpose)
         for stage, measurement in fields.pop(MEASURED, {}).items():
             self.measured[stage][answer.client] = measurement
         for name, value in fields.pop(NOTED, {}).items():

@@ -1,6 +1,7 @@
 """What the scores of the clients say: mean, worst, best, spread; AMP, FM, WLP; by architecture.
 
-Accuracies are shares from 0 to 1. `own` is a client's own test rows, `whole` the whole test set.
+Accuracies are shares from 0 to 1. `own` is a client's own test rows, `whole` the whole test set, and `others` the other
+clients' test rows where the whole set is made of these. FedH2L calls their means WDP, ACC and CDP.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from polyfed.message import Kind
 from polyfed.nodes import Measurement
 
 Summary = dict[str, Any]
+
+PARTS = ("own", "whole", "others")
 
 
 def accuracy(score: Sequence[int]) -> float:
@@ -53,7 +57,7 @@ def wlp(scores: Sequence[Sequence[int]]) -> float:
 def summarise(scores: Mapping[int, Measurement], architecture: Callable[[int], str]) -> Summary:
     """Everything that is reported of one evaluation."""
     summary: Summary = {}
-    for part in ("own", "whole"):
+    for part in PARTS:
         values = [accuracy(score[part]) for score in scores.values() if part in score]
         if values:
             summary[part] = spread_of(values)
@@ -69,12 +73,32 @@ def summarise(scores: Mapping[int, Measurement], architecture: Callable[[int], s
     summary["architectures"] = {
         name: {
             part: statistics.fmean(accuracy(score[part]) for score in members if part in score)
-            for part in ("own", "whole")
+            for part in PARTS
             if any(part in score for score in members)
         }
         for name, members in groups.items()
     }
     return summary
+
+
+def with_others(score: Measurement) -> Measurement:
+    """A score with what is not a client's own of the whole test set (cross-domain performance)."""
+    if "own" not in score or "whole" not in score:
+        return score
+    right, total = (whole - own for whole, own in zip(score["whole"], score["own"], strict=True))
+    return {**score, "others": [right, total]} if total else score
+
+
+def chosen_for_each(lines: Sequence[Mapping[str, Any]]) -> dict[str, Measurement]:
+    """Every client's score at the evaluated round that was best for it on validation, the earliest of equals."""
+    best: dict[str, Measurement] = {}
+    for line in lines:
+        for name, score in line["clients"].items():
+            if "validation" in score and (
+                name not in best or accuracy(score["validation"]) > accuracy(best[name]["validation"])
+            ):
+                best[name] = score
+    return best
 
 
 def chosen_round(lines: Sequence[Mapping[str, Any]]) -> int | None:
@@ -83,3 +107,9 @@ def chosen_round(lines: Sequence[Mapping[str, Any]]) -> int | None:
         (line["summary"]["validation"], -line["round"]) for line in lines if "validation" in line["summary"]
     ]
     return -max(rated)[1] if rated else None
+
+
+def sent_per_client(summary: Mapping[str, Any]) -> float:
+    """Bytes that a client sent in the whole run, on average, framing left out."""
+    sizes = summary["bytes"]["up"]
+    return float(sum(size for kind, size in sizes.items() if kind != Kind.CONTROL) / summary["clients"])

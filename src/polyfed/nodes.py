@@ -42,6 +42,8 @@ class Holdings:
     validation: Rows
     test: Rows
     whole_test: Rows
+    whole_validation: Rows | None = None
+    """Everybody's validation rows, where the best round is to be chosen on those."""
     public: Rows | None = None
     own_public: Tensor | None = None
     """Which of the public rows come from this client's own domain; where there are no domains, its part of all."""
@@ -72,6 +74,8 @@ class Client:
     scratch_model: Callable[[str], nn.Module]
     """A model of a named architecture to work with inside a step: load weights first, nothing of it lasts."""
     budget: Budget = field(default_factory=Budget)
+    outputs: int = 0
+    """How many outputs every model of the federation has."""
     answers: int | None = None
     """How many of the first outputs an answer is chosen among when the client is scored; None is all."""
     memory: State = field(default_factory=dict)
@@ -131,7 +135,7 @@ class Client:
     def examine(self, model: nn.Module, whole: slice = slice(None)) -> Measurement:
         """[right, of] on the own validation and test rows, and on (a part of) the whole test set."""
         parts = {
-            "validation": self.data.validation,
+            "validation": self.data.whole_validation or self.data.validation,
             "own": self.data.test,
             "whole": self.data.whole_test[whole],
         }

@@ -168,6 +168,8 @@ class Run:
         if evaluating:
             looked_at = [self.federation.roster[index] for index in self.federation.scored_clients()]
             scores = self.fleet.examine(looked_at, self.server, len(self.federation.whole_test))
+            if self.federation.own_in_whole:
+                scores = {index: metrics.with_others(score) for index, score in scores.items()}
         self.seconds = time.perf_counter() - started
         self._write(number, scores)
         self.round = number

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from polyfed.learn import predict, score, weights_of
+from polyfed.learn import Ensemble, predict, score, weights_of
 
 
 def normed() -> nn.Sequential:
@@ -27,6 +27,40 @@ def test_the_score_counts_rows_whose_largest_logit_is_the_label() -> None:
     x = torch.tensor([[9.0, 0, 0], [0, 1, 0], [1, 0, 2], [0, 3, 4]])
     assert score(identity(), x, torch.tensor([0, 1, 0, 2])) == [3, 4]
     assert score(identity(), x, torch.tensor([1, 0, 0, 1])) == [0, 4]
+
+
+def test_an_answer_can_be_chosen_among_the_first_outputs_only() -> None:
+    """Rows whose third output is the largest: among two outputs, the better of those counts."""
+    x = torch.tensor([[9.0, 0, 0], [0, 1, 5], [1, 0, 2], [0, 3, 4]])
+    y = torch.tensor([0, 1, 0, 0])
+    assert score(identity(), x, y) == [1, 4]  # 0, 2, 2, 2
+    assert score(identity(), x, y, 3) == [1, 4]
+    assert score(identity(), x, y, 2) == [3, 4]  # 0, 1, 0, 1
+    assert score(identity(), x, y, 1) == [3, 4]  # always 0
+
+
+def test_an_ensemble_answers_with_the_mean_of_its_members_logits() -> None:
+    """(2, 0, 1) and (0, 3, 1) have the mean (1, 1.5, 1): the second output, though one member says the first."""
+    first, second = identity(), identity()
+    nn.init.constant_(second.weight, 0.0)
+    with torch.no_grad():
+        second.bias.copy_(torch.tensor([0.0, 3.0, 1.0]))
+    ensemble = Ensemble([first, second])
+    x = torch.tensor([[2.0, 0.0, 1.0]])
+    assert torch.equal(predict(ensemble, x), torch.tensor([[1.0, 1.5, 1.0]]))
+    assert score(ensemble, x, torch.tensor([1])) == [1, 1]
+    assert score(first, x, torch.tensor([1])) == [0, 1]
+
+
+def test_an_ensembles_members_are_looked_at_in_evaluation_mode() -> None:
+    members = [normed().train(), normed().train()]
+    before = [weights_of(member) for member in members]
+    x = torch.randn(6, 3)
+    expected = (predict(members[0], x) + predict(members[1], x)) / 2
+    assert torch.allclose(predict(Ensemble(members), x), expected, atol=1e-6)
+    for member, then in zip(members, before, strict=True):
+        assert member.training
+        assert all(torch.equal(tensor, then[name]) for name, tensor in weights_of(member).items())
 
 
 @pytest.mark.parametrize("batch", [1, 2, 4, 100])

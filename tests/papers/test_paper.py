@@ -53,13 +53,17 @@ MISTAKES: dict[str, tuple[str, Any, str]] = {
     "no number": ("tables.main.rows.0.paper.even", "many", "as the paper prints it"),
     "no measure": ("tables.main.rows.0.measure", None, "no measure, neither here nor in column 'even'"),
     "an odd measure": ("tables.main.rows.0.measure", "accuracy", "tables.main.rows.0.measure:"),
-    "no such row to subtract": ("tables.main.rows.2.difference", ["together", "alon"], "no row"),
+    "no such row to subtract": (
+        "tables.main.rows.2.difference",
+        ["together", "alon"],
+        "rows.gain.difference: no measured row 'alon', did you mean 'alone'?",
+    ),
     "a difference of itself": (
         "tables.main.rows.2.difference",
         ["gain", "alone"],
-        "no row (itself no difference) 'gain'",
+        "no measured row 'gain'",
     ),
-    "two things at once": ("tables.main.rows.2.run", "alone", "one of: run, difference, parameters"),
+    "two things at once": ("tables.main.rows.2.run", "alone", "one of: run, difference, ratio, parameters"),
     "no such model": ("tables.sizes.rows.0.parameters", {"mlp-smal": 1}, "did you mean 'mlp-small'?"),
     "no inputs": ("tables.sizes.inputs", None, "needs `inputs`"),
     "a run without a setting": (

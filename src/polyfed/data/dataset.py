@@ -97,9 +97,7 @@ class DataSet:
     def with_labels_from(self, first: int) -> DataSet:
         """The same set with class numbers that begin at `first`: its classes behind another set's."""
         labels = self.need_labels() + first
-        return replace(
-            self, labels=labels, fingerprint=f"{self.fingerprint}-from-{first}", first_class=first
-        )
+        return replace(self, labels=labels, fingerprint=f"{self.fingerprint}-from-{first}", first_class=first)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What another process gets: where the arrays lie, not their bytes (if they are on the disk)."""

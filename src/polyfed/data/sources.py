@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 
-from polyfed.data.dataset import DataSet
+from polyfed.data.dataset import DataSet, Ints
 from polyfed.data.files import (
     Reading,
     identity,
@@ -19,7 +19,7 @@ from polyfed.data.files import (
 )
 from polyfed.data.named import NAMED, draft_digits, hub_files, local_folder, named_has_split
 from polyfed.data.objects import arrays_digest, channels_last, draft_arrays, to_arrays
-from polyfed.data.splits import draw_stratified
+from polyfed.data.splits import draw_per_class, draw_stratified
 from polyfed.data.storage import Draft, stored
 from polyfed.errors import DataError, nearest
 
@@ -40,6 +40,7 @@ def load(
     columns: Sequence[str] = (),
     size: int | tuple[int, int] | None = None,
     limit: int | None = None,
+    per_class: int | None = None,
     cache_dir: Path | str | None = None,
 ) -> DataSet:
     """A split of a data set, decoded once and memory-mapped from then on.
@@ -51,6 +52,7 @@ def load(
     image, label, columns: names of columns in tables; found out where not given. label="none": no labels.
     size: resize images to this height and width.
     limit: only this many rows, drawn once and for all with the class shares of the whole.
+    per_class: only this many rows of each class, drawn once and for all.
     cache_dir: where decoded arrays are kept; $POLYFED_CACHE or ~/.cache/polyfed unless told.
     """
     reading = Reading(image=image, label=label, columns=tuple(columns), size=_size(size))
@@ -72,7 +74,7 @@ def load(
         return draft
 
     data = stored(key, build, cache_dir)
-    return data if limit is None else _limited(data, limit, cache_dir)
+    return _limited(data, limit, per_class, cache_dir)
 
 
 def has_split(source: Source, split: Split) -> bool:
@@ -181,13 +183,21 @@ def _existing(source: str | Path) -> Path:
     raise DataError(f"there is no file or folder {path}")
 
 
-def _limited(data: DataSet, limit: int, cache_dir: Path | str | None) -> DataSet:
-    if limit < 1:
+def _limited(
+    data: DataSet, limit: int | None, per_class: int | None, cache_dir: Path | str | None
+) -> DataSet:
+    if per_class is not None:
+        rows = draw_per_class(data.need_labels(), per_class, np.random.default_rng(0))
+        data = _only(data, rows, {"per class": per_class}, cache_dir)
+    if limit is not None and limit < 1:
         raise DataError(f"a limit of {limit} rows leaves no data: use 1 or more")
-    if limit >= len(data):
-        return data
-    rows = draw_stratified(data.labels, len(data), limit, np.random.default_rng(0))
+    if limit is not None and limit < len(data):
+        rows = draw_stratified(data.labels, len(data), limit, np.random.default_rng(0))
+        data = _only(data, rows, {"limit": limit}, cache_dir)
+    return data
 
+
+def _only(data: DataSet, rows: Ints, which: dict[str, int], cache_dir: Path | str | None) -> DataSet:
     def build(_: Path) -> Draft:
         return Draft(
             data.name,
@@ -200,7 +210,7 @@ def _limited(data: DataSet, limit: int, cache_dir: Path | str | None) -> DataSet
             data.std,
         )
 
-    return stored({"of": data.fingerprint, "name": data.name, "limit": limit}, build, cache_dir)
+    return stored({"of": data.fingerprint, "name": data.name, **which}, build, cache_dir)
 
 
 def _check_like(draft: Draft, train: DataSet) -> None:

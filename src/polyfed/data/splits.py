@@ -18,6 +18,7 @@ def split_client(
     rng: np.random.Generator,
     *,
     by: Ints | None = None,
+    among: Ints | None = None,
 ) -> tuple[Ints, Ints, Ints]:
     """Divide a client's rows into (training, validation, test) with the same class shares where that is
     possible.
@@ -30,6 +31,7 @@ def split_client(
     by: for each row of the data set the number of the thing it was made from (such as `origin` of rotated
         images). Then all rows of one origin are on the same side, in every client that is split with an
         equally seeded `rng`.
+    among: the rows whose origins are divided, the same for every client; all rows of the data set unless told.
     """
     if not (0 <= validation < 1 and 0 <= test < 1 and validation + test < 1):
         raise DataError(
@@ -38,8 +40,10 @@ def split_client(
     if by is None:
         parts = _parts(None if labels is None else labels[rows], len(rows), validation, test, rng)
     else:
-        origins, first = np.unique(by, return_index=True)
-        of_origin = _parts(None if labels is None else labels[first], len(origins), validation, test, rng)
+        divided = np.arange(len(by)) if among is None else among
+        origins, first = np.unique(by[divided], return_index=True)
+        kinds = None if labels is None else labels[divided[first]]
+        of_origin = _parts(kinds, len(origins), validation, test, rng)
         parts = of_origin[np.searchsorted(origins, by[rows])]
         if len(rows) and not (parts == 0).any():
             parts[by[rows] == by[rows[0]]] = 0
@@ -61,11 +65,21 @@ def draw_stratified(labels: Ints | None, rows: int, count: int, rng: np.random.G
     """`count` of `rows` places, sorted, with the class shares of the whole (by largest remainders)."""
     if labels is None:
         return np.sort(rng.choice(rows, count, replace=False)).astype(np.int64)
+    sizes = np.unique(labels, return_counts=True)[1]
+    return _draw_of_each(labels, apportion(sizes, count, rng), rng)
+
+
+def draw_per_class(labels: Ints, count: int, rng: np.random.Generator) -> Ints:
+    """`count` places of every class, sorted; all of a class that has fewer."""
+    classes = len(np.unique(labels))
+    return _draw_of_each(labels, np.full(classes, count), rng)
+
+
+def _draw_of_each(labels: Ints, wanted: Ints, rng: np.random.Generator) -> Ints:
     _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    wanted = apportion(sizes, count, rng)
-    order = rng.permutation(rows)
+    order = rng.permutation(len(labels))
     order = order[np.argsort(codes[order], kind="stable")]  # by class, each class in a random order
-    place = np.arange(rows) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    place = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return np.sort(order[place < np.repeat(wanted, sizes)]).astype(np.int64)
 
 

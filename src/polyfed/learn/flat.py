@@ -34,6 +34,7 @@ def flat_step(
         whole = nn.Parameter(torch.cat([parameter.reshape(-1) for parameter in parameters]))
         whole.grad = gradient
         if training.clip is not None:
+            whole.grad = gradient.clone()  # clipping is in place, and the caller's gradient is not ours
             nn.utils.clip_grad_norm_([whole], training.clip)
         optimiser = make_optimiser([whole], training)
         if "moments" in memory:

@@ -84,7 +84,7 @@ class FedH2L(Method):
         local = learn.flat_gradient(loss, me.model)
         learn.flat_step(me.model, local, self.training, me.memory)
         me.memory["local"] = local + me.memory["local"] if "local" in me.memory else local
-        me.note("local loss", loss)
+        me.note("local-loss", loss)
         return {}
 
     @client_step
@@ -103,18 +103,21 @@ class FedH2L(Method):
     @client_step
     def study(self, me: Client, heard: Heard) -> Fields:
         """The mutual step."""
-        lessons = [Lesson(**fields) for _, fields in heard if makes_sense(fields, len(me.public))]
+        lessons = [
+            Lesson(fields["rows"], fields["posteriors"], fields.get("accuracy", 1.0))
+            for _, fields in heard
+            if makes_sense(fields, len(me.public), me.outputs)
+        ]
         if not lessons:
             return {}
         loss = self.mutual_loss(me, lessons)
         public = learn.flat_gradient(loss, me.model)
-        local = me.memory.pop("local")
+        local = me.memory.pop("local", torch.zeros_like(public))
         if self.settings.conflict == "project":
             public = learn.project(public, local)
         elif self.settings.conflict == "pcgrad":
             public = learn.project_both(public, local)
         learn.flat_step(me.model, public, self.training, me.memory)
-        me.note("mutual loss", loss)
         return {}
 
     def mutual_loss(self, me: Client, lessons: list[Lesson]) -> Tensor:
@@ -125,15 +128,18 @@ class FedH2L(Method):
         share = (1 / (len(lessons) * sizes)).repeat_interleave(sizes)
         trust = torch.tensor([lesson.accuracy for lesson in lessons]).repeat_interleave(sizes)
         logits = me.model(learn.take(me.inputs(me.public), rows))
-        each = torch.zeros(len(rows), device=me.device)
+        share = share.to(me.device)
+        loss = torch.zeros((), device=me.device)
         if self.settings.kl:
-            divergence = F.kl_div(F.log_softmax(logits, dim=1), targets.to(me.device), reduction="none").sum(
-                dim=1
-            )
-            each = each + trust.to(me.device) * divergence
+            each = F.kl_div(F.log_softmax(logits, dim=1), targets.to(me.device), reduction="none")
+            kl = share @ (trust.to(me.device) * each.sum(dim=1))
+            me.note("mutual-kl", kl)
+            loss = loss + kl
         if self.settings.labels:
-            each = each + F.cross_entropy(logits, me.public.labels[rows].to(me.device), reduction="none")
-        return share.to(me.device) @ each
+            ce = share @ F.cross_entropy(logits, me.public.labels[rows].to(me.device), reduction="none")
+            me.note("mutual-ce", ce)
+            loss = loss + ce
+        return loss
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         peers = fleet.sample()
@@ -153,15 +159,20 @@ class Lesson:
     """The weight of its posteriors: 1 where there are no labels to know its accuracy by."""
 
 
-def makes_sense(fields: Mapping[str, Any], public_rows: int) -> bool:
+def makes_sense(fields: Mapping[str, Any], public_rows: int, outputs: int) -> bool:
     """Whether a peer's message can be learnt from: one peer's nonsense must not cost the others their step."""
-    rows, posteriors = fields.get("rows"), fields.get("posteriors")
+    rows, posteriors, accuracy = fields.get("rows"), fields.get("posteriors"), fields.get("accuracy", 1.0)
     return (
         isinstance(rows, Tensor)
         and isinstance(posteriors, Tensor)
-        and posteriors.dim() == 2
-        and rows.shape == posteriors.shape[:1]
+        and rows.dtype in (torch.int32, torch.int64)
+        and rows.dim() == 1
         and len(rows) > 0
         and 0 <= int(rows.min()) <= int(rows.max()) < public_rows
-        and 0 <= fields.get("accuracy", 1.0) <= 1
+        and posteriors.dtype == torch.float32
+        and posteriors.shape == (len(rows), outputs)
+        # Probabilities, and so not NaN, which is neither above nor below anything.
+        and bool((posteriors >= 0).all() and ((posteriors.sum(dim=1) - 1).abs() <= 1e-4).all())
+        and isinstance(accuracy, int | float)
+        and 0 <= accuracy <= 1
     )

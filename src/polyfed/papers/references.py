@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from polyfed import models
 from polyfed.errors import ConfigError, nearest
-from polyfed.papers.paper import Claim, Column, Curves, Holdings, Paper, Row, Table
+from polyfed.papers.paper import Claim, Column, Curves, Features, Figure, Lines, Paper, Row, Table
 from polyfed.papers.terms import Term, parse, places_of, terms_of
 
 
@@ -20,15 +20,14 @@ def check(paper: Paper) -> None:
     if both:
         raise ConfigError(f"figures.{min(both)}: there is a table of that name")
     for key, table in paper.tables.items():
+        _all_known(table.scales, paper.scales, f"tables.{key}.scales", "scale")
         _check_table(paper, table, f"tables.{key}")
     for key, table in paper.tables.items():
         for place, claim in enumerate(table.claims):
             _check_claim(paper, key, claim, f"tables.{key}.claims.{place}")
     for key, figure in paper.figures.items():
-        if isinstance(figure, Curves):
-            _check_curves(paper, figure, f"figures.{key}")
-        else:
-            _check_holdings(paper, figure, f"figures.{key}")
+        _all_known(figure.scales, paper.scales, f"figures.{key}.scales", "scale")
+        _check_figure(paper, figure, f"figures.{key}")
 
 
 def _check_table(paper: Paper, table: Table, where: str) -> None:
@@ -54,10 +53,10 @@ def _check_row(paper: Paper, table: Table, row: Row, where: str) -> None:
                 raise ConfigError(f"{where}: it has a run, but column '{column.key}' has no setting")
             if row.measure is None and column.measure is None:
                 raise ConfigError(f"{where}: no measure, neither here nor in column '{column.key}'")
-    if row.difference is not None:
-        plain = [other.key for other in table.rows if other.difference is None]
-        for key in row.difference:
-            _known(key, plain, f"{where}.difference", "row (itself no difference)")
+    if row.made_of:
+        kind = "difference" if row.difference else "ratio"
+        plain = [other.key for other in table.rows if not other.made_of]
+        _all_known(row.made_of, plain, f"{where}.{kind}", "measured row")
     if row.parameters is not None:
         if table.inputs is None:
             raise ConfigError(f"{where}: to count parameters the table needs `inputs`")
@@ -93,19 +92,25 @@ def _unit(paper: Paper, term: Term, place: str | None, where: str) -> str:
     return table.unit_of(table.row(term.row), table.column(column))
 
 
-def _check_curves(paper: Paper, figure: Curves, where: str) -> None:
-    _known(figure.table, paper.tables, f"{where}.table", "table")
-    measured = [row.key for row in paper.tables[figure.table].rows if row.run is not None]
-    for key in figure.rows:
-        _known(key, measured, f"{where}.rows", "row with a run")
-
-
-def _check_holdings(paper: Paper, figure: Holdings, where: str) -> None:
-    _known(figure.run, paper.runs, f"{where}.run", "run")
-    _check_columns(paper, figure.columns, where)
-    for column in figure.columns:
-        if column.setting is None:
-            raise ConfigError(f"{where}.columns: '{column.key}' has no setting")
+def _check_figure(paper: Paper, figure: Figure, where: str) -> None:
+    if isinstance(figure, Curves):
+        _known(figure.table, paper.tables, f"{where}.table", "table")
+        measured = [row.key for row in paper.tables[figure.table].rows if row.run is not None]
+        _all_known(figure.rows, measured, f"{where}.rows", "row with a run")
+    elif isinstance(figure, Lines):
+        _known(figure.setting, paper.settings, f"{where}.setting", "setting")
+        for place, panel in enumerate(figure.panels):
+            runs = [line.run for line in panel.lines]
+            _all_known(runs, paper.runs, f"{where}.panels.{place}", "run")
+    elif isinstance(figure, Features):
+        _known(figure.setting, paper.settings, f"{where}.setting", "setting")
+        _all_known(figure.runs, paper.runs, f"{where}.runs", "run")
+    else:
+        _known(figure.run, paper.runs, f"{where}.run", "run")
+        _check_columns(paper, figure.columns, where)
+        for column in figure.columns:
+            if column.setting is None:
+                raise ConfigError(f"{where}.columns: '{column.key}' has no setting")
 
 
 def _known(word: str, known: Iterable[str], where: str, what: str) -> None:

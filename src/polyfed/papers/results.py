@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from polyfed import metrics, models
 from polyfed.checkpoint import read_lines
+from polyfed.history import RunRecord
 from polyfed.papers.claims import Judgement
-from polyfed.papers.paper import Column, Paper, Row, Table, Unit
+from polyfed.papers.paper import Chosen, Column, Paper, Row, Table, Unit
 
 Moment = Literal["last", "chosen"]
 MOMENTS: tuple[Moment, Moment] = ("last", "chosen")
@@ -18,7 +20,7 @@ MOMENTS: tuple[Moment, Moment] = ("last", "chosen")
 FACTORS: dict[Unit, float] = {"percent": 100.0, "count": 1.0, "bytes": 1.0, "number": 1.0}
 
 # What stands in a line of the history itself; all else is in its summary.
-_OF_THE_LINE = ("stages", "server", "bytes", "clients")
+_OF_THE_LINE = ("stages", "server", "bytes", "clients", "noted")
 
 
 class RunKey(NamedTuple):
@@ -30,23 +32,34 @@ class RunKey(NamedTuple):
 
 
 class Evaluations:
-    """What a finished run's history says, at its last round and at the round chosen on validation."""
+    """What a finished run's history says, at its last round and at the round chosen on validation.
 
-    def __init__(self, lines: Iterable[Mapping[str, Any]]) -> None:
+    chosen: one round for all clients, or each client's own.
+    sent: bytes by measure, of the whole run: these have no moment.
+    """
+
+    def __init__(
+        self,
+        lines: Iterable[Mapping[str, Any]],
+        chosen: Chosen = "round",
+        sent: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         self.lines = list(lines)
+        self.sent = sent
         evaluated = [line for line in self.lines if "summary" in line]
-        chosen = metrics.chosen_round(evaluated)
         self._at: dict[Moment, Mapping[str, Any] | None] = {
             "last": evaluated[-1] if evaluated else None,
-            "chosen": next((line for line in evaluated if line["round"] == chosen), None),
+            "chosen": _chosen_for_each(evaluated) if chosen == "each" else _chosen_for_all(evaluated),
         }
 
     @classmethod
-    def of(cls, run: Path) -> Evaluations:
-        return cls(read_lines(run / "history.jsonl"))
+    def of(cls, run: Path, chosen: Chosen = "round") -> Evaluations:
+        return cls(read_lines(run / "history.jsonl"), chosen, sent_in(RunRecord(run).summary))
 
     def value(self, measure: str, at: Moment) -> float | None:
         """A measure at one moment. What is measured only before the first round is the same at every moment."""
+        if measure in self.sent:
+            return self.sent[measure] if at == "last" else None
         line = self._at[at]
         if line is None:
             return None
@@ -59,6 +72,26 @@ class Evaluations:
         """A measure by round."""
         values = ((int(line["round"]), look_up(line, measure)) for line in self.lines)
         return {number: value for number, value in values if value is not None}
+
+
+def _chosen_for_all(evaluated: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    chosen = metrics.chosen_round(evaluated)
+    return next((line for line in evaluated if line["round"] == chosen), None)
+
+
+def _chosen_for_each(evaluated: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """A line as if all clients had been evaluated at their best rounds at once."""
+    best = metrics.chosen_for_each(evaluated)
+    if not best:
+        return None
+    summary = metrics.summarise(dict(enumerate(best.values())), lambda _index: "all")
+    return {"summary": summary, "clients": best}
+
+
+def sent_in(summary: Mapping[str, Any]) -> dict[str, float]:
+    """What a client sent in a finished run, and in a round of it, on average, by the name of its measure."""
+    sent = metrics.sent_per_client(summary)
+    return {"sent.client": sent, "sent.round": sent / summary["rounds"]}
 
 
 def look_up(line: Mapping[str, Any], measure: str) -> float | None:
@@ -92,9 +125,10 @@ Runs = Mapping[RunKey, Evaluations]
 
 def read_cell(table: Table, row: Row, column: Column, runs: Runs) -> Cell:
     """A cell, from whichever runs there are."""
-    if row.difference is not None:
-        first, second = (read_cell(table, table.row(key), column, runs) for key in row.difference)
-        return Cell(*(_paired(first.at(moment), second.at(moment)) for moment in MOMENTS))
+    if row.made_of:
+        first, second = (read_cell(table, table.row(key), column, runs) for key in row.made_of)
+        pair = _differences if row.difference else _ratios
+        return Cell(*(pair(first.at(moment), second.at(moment)) for moment in MOMENTS))
     if row.parameters is not None:
         return Cell(last={0: float(count_parameters(table, row.parameters))})
     measure = row.measure or column.measure or ""
@@ -120,8 +154,12 @@ def _by_seed(row: Row, column: Column, runs: Runs) -> dict[int, Evaluations]:
     return {key.seed: found for key, found in runs.items() if key[:2] == (row.run, column.setting)}
 
 
-def _paired(first: Mapping[int, float], second: Mapping[int, float]) -> dict[int, float]:
+def _differences(first: Mapping[int, float], second: Mapping[int, float]) -> dict[int, float]:
     return {seed: first[seed] - second[seed] for seed in first if seed in second}
+
+
+def _ratios(first: Mapping[int, float], second: Mapping[int, float]) -> dict[int, float]:
+    return {seed: first[seed] / second[seed] for seed in first if second.get(seed)}
 
 
 def count_parameters(table: Table, wanted: Mapping[str, int]) -> int:

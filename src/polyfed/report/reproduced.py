@@ -17,7 +17,7 @@ from rich.text import Text
 
 from polyfed.metrics import mean_and_spread
 from polyfed.papers.claims import Judgement, Mark
-from polyfed.papers.paper import Column, Curves, Holdings, Paper, Row, Table, Unit
+from polyfed.papers.paper import Chosen, Column, Curves, Figure, Paper, Row, Table, Unit
 from polyfed.papers.results import Outcome
 from polyfed.papers.terms import terms_of
 from polyfed.report.tables import amount
@@ -32,6 +32,10 @@ RULE = (
     " is printed."
 )
 MISSING = "–"
+CHOSEN: dict[Chosen, str] = {
+    "round": "the round chosen on validation",
+    "each": "the round chosen on validation for each client",
+}
 
 
 def shown(value: float, unit: Unit, *, sign: bool = False) -> str:
@@ -88,29 +92,51 @@ def whole(outcome: Outcome, width: int) -> Group:
 def outcome_tables(outcome: Outcome, width: int) -> list[Grid]:
     """Rows × columns, in each cell the paper's number and the one measured; several tables if one would be too wide.
 
-    The second, dim line of a row is the round chosen on validation.
+    The second, dim line of a row is the round chosen on validation. A group of columns has its name above it.
     """
     named = max(len(row.name) for row in outcome.rows) + 4
     cells = {column.key: _cells(outcome, column) for column in outcome.columns}
     each = max(len(line) for lines in cells.values() for pair in lines for line in pair) + 2
-    together = max(1, (width - named) // each)
-    parts = [outcome.columns[start : start + together] for start in range(0, len(outcome.columns), together)]
-    tables = []
-    for part in parts:
-        table = Grid(box=box.SIMPLE_HEAD)
-        table.add_column("")
-        for column in part:
-            title = f"{outcome.paper.column_name(column)}\n{cells[column.key][0][0]}"
+    return [
+        _grid(outcome, part, cells) for part in side_by_side(outcome.columns, max(1, (width - named) // each))
+    ]
+
+
+def side_by_side(columns: Sequence[Column], most: int) -> list[list[Column]]:
+    """Columns in parts of at most so many; a group is only torn apart if it alone is too wide."""
+    parts: list[list[Column]] = []
+    for group in by_group(columns):
+        for start in range(0, len(group), most):
+            piece = group[start : start + most]
+            if parts and len(parts[-1]) + len(piece) <= most:
+                parts[-1].extend(piece)
+            else:
+                parts.append(piece)
+    return parts
+
+
+def by_group(columns: Sequence[Column]) -> list[list[Column]]:
+    return [list(members) for _, members in groupby(columns, key=lambda column: column.group)]
+
+
+Cells = Mapping[str, Sequence[tuple[str, str]]]
+
+
+def _grid(outcome: Outcome, part: Sequence[Column], cells: Cells) -> Grid:
+    table = Grid(box=box.SIMPLE_HEAD)
+    table.add_column("")
+    for group in by_group(part):
+        for place, column in enumerate(group):
+            title = f"{outcome.paper.short_name(column)}\n{cells[column.key][0][0]}"
+            if outcome.table.groups:
+                title = f"{column.group if place == len(group) // 2 else ''}\n{title}"
             table.add_column(escape(title), justify="right", no_wrap=True)
-        for place, row in enumerate(outcome.rows, start=1):
-            pairs = [cells[column.key][place] for column in part]
-            second = any(lower.strip() for _, lower in pairs)
-            name = escape(row.name) + ("\n[dim]  chosen round[/dim]" if second else "")
-            table.add_row(
-                name, *(f"{upper}\n[dim]{lower}[/dim]" if second else upper for upper, lower in pairs)
-            )
-        tables.append(table)
-    return tables
+    for place, row in enumerate(outcome.rows, start=1):
+        pairs = [cells[column.key][place] for column in part]
+        second = any(lower.strip() for _, lower in pairs)
+        name = escape(row.name) + ("\n[dim]  chosen round[/dim]" if second else "")
+        table.add_row(name, *(f"{upper}\n[dim]{lower}[/dim]" if second else upper for upper, lower in pairs))
+    return table
 
 
 def _cells(outcome: Outcome, column: Column) -> list[tuple[str, str]]:
@@ -211,7 +237,7 @@ def foot(outcome: Outcome, width: int) -> str:
     if outcome.is_run:
         lines += [f"scaled: {text}" for text in outcome.paper.scales[outcome.scale].says]
         lines.append(
-            "here: the last round, mean ± spread over seeds; below it the round chosen on validation"
+            f"here: the last round, mean ± spread over seeds; below it {CHOSEN[outcome.paper.chosen]}"
         )
     if outcome.judgements:
         lines.append(RULE)
@@ -253,14 +279,14 @@ def listing(papers: Sequence[Paper]) -> Grid:
                 escape(item.title),
                 str(len(_runs(paper, item)) or MISSING),
                 str(claims or MISSING),
-                ", ".join(paper.scales),
+                ", ".join(paper.scales_of(item)),
             )
     return table
 
 
-def _runs(paper: Paper, item: Table | Curves | Holdings) -> set[tuple[str, str]]:
-    if isinstance(item, Holdings):
-        return set()
+def _runs(paper: Paper, item: Table | Figure) -> set[tuple[str, str]]:
+    if not isinstance(item, Table | Curves):
+        return set(item.needed)
     table = item if isinstance(item, Table) else paper.tables[item.table]
     rows = table.rows if isinstance(item, Table) else [table.row(key) for key in item.rows]
     return {run for row in rows for column in table.columns for run in table.runs_for(row, column)}

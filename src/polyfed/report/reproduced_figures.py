@@ -1,4 +1,4 @@
-"""A paper's table and curves as measured, drawn beside what the paper prints."""
+"""A paper's table as measured, drawn beside what the paper prints; its curves; its models' features."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import matplotlib as mpl
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -15,7 +18,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from polyfed.metrics import mean_and_spread
 from polyfed.papers.paper import Column, Row
 from polyfed.papers.results import Outcome
-from polyfed.report.reproduced import UNIT_NAMES, heading
+from polyfed.report.reproduced import UNIT_NAMES, by_group, heading
 
 INK, GRID = "#333333", "#e6e6e6"
 HERE, PAPER = "#3b78b5", "#d1495b"
@@ -31,12 +34,22 @@ class Panel:
 
     title: str
     curves: Mapping[str, Curve]
+    quantity: str = ""
+    """What is along y, if the panels have axes of their own."""
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """One panel of a figure of features: a point a row of the test set."""
+
+    title: str
+    points: npt.NDArray[Any]  # rows × 2
 
 
 def draw_table(outcome: Outcome, path: Path) -> Path:
     """The measured values with their spread over seeds beside the paper's: a panel a column, a line a row."""
-    rows, columns = outcome.rows, outcome.columns
-    across = min(len(columns), MOST_ACROSS)
+    rows = [row for row in outcome.rows if row.ratio is None]
+    columns, across = _laid_out(outcome.columns)
     down = -(-len(columns) // across)
     names = 0.5 + 0.075 * max(len(row.name) for row in rows)
     height = 0.34 * len(rows) + 0.75
@@ -44,7 +57,7 @@ def draw_table(outcome: Outcome, path: Path) -> Path:
     panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
     for place, panel in enumerate(panels.flat):
         if place < len(columns):
-            _draw_column(panel, outcome, columns[place])
+            _draw_column(panel, outcome, rows, columns[place])
         else:
             panel.set_visible(False)
     first = panels[0, 0]
@@ -69,11 +82,19 @@ def draw_table(outcome: Outcome, path: Path) -> Path:
     return path
 
 
-def _draw_column(axes: Axes, outcome: Outcome, column: Column) -> None:
+def _laid_out(columns: Sequence[Column]) -> tuple[list[Column], int]:
+    """The columns in the order in which they are drawn, and how many of them side by side: groups are below."""
+    groups = by_group(columns)
+    if len(groups) > 1 and len({len(group) for group in groups}) == 1:
+        return [column for line in zip(*groups, strict=True) for column in line], len(groups)
+    return list(columns), min(len(columns), MOST_ACROSS)
+
+
+def _draw_column(axes: Axes, outcome: Outcome, rows: Sequence[Row], column: Column) -> None:
     _bare(axes)
     axes.grid(axis="x", color=GRID, linewidth=0.6)
     axes.set_title(outcome.paper.column_name(column), fontsize=9, color=INK, loc="left")
-    for place, row in enumerate(outcome.rows):
+    for place, row in enumerate(rows):
         if place % 2 == 0:
             axes.axhspan(place - 0.5, place + 0.5, color="#f6f6f6", linewidth=0, zorder=0)
         cell = outcome.cells[row.key, column.key]
@@ -82,7 +103,7 @@ def _draw_column(axes: Axes, outcome: Outcome, column: Column) -> None:
         _draw_mean(axes, cell.last, place + 0.16, label, HERE, 5.5)
         label = "here, round chosen on validation"
         _draw_mean(axes, cell.chosen, place + 0.36, label, "#9cbfe0", 3.5)
-    printed = _printed(outcome.rows, column)
+    printed = _printed(rows, column)
     axes.plot(
         list(printed.values()),
         [place - 0.16 for place in printed],
@@ -154,6 +175,58 @@ def draw_curves(panels: Sequence[Panel], title: str, quantity: str, path: Path) 
     figure.supylabel(quantity, fontsize=9, color=INK, x=0.08 / width)
     _head(figure, title)
     _legend(figure, grid[0, 0])
+    figure.savefig(path, dpi=150, facecolor="white")
+    return path
+
+
+def draw_lines(panels: Sequence[Panel], title: str, along: str, path: Path) -> Path:
+    """As `draw_curves`, with panels that have nothing in common but what is along x."""
+    figure = _figure((0.3 + 3.6 * max(len(panels), 2), 3.7))
+    width, high = figure.get_size_inches()
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        _draw_panel(axes, panel)
+        axes.set_xlabel(along, fontsize=9, color=INK)
+        axes.set_ylabel(panel.quantity, fontsize=9, color=INK)
+        axes.legend(frameon=False, fontsize=8, labelcolor=INK)
+    figure.subplots_adjust(
+        left=0.6 / width, right=1 - 0.15 / width, top=1 - 0.7 / high, bottom=0.5 / high, wspace=0.25
+    )
+    _head(figure, title)
+    figure.savefig(path, dpi=150, facecolor="white")
+    return path
+
+
+def draw_features(
+    clouds: Sequence[Cloud], labels: npt.NDArray[Any], classes: Sequence[str], title: str, path: Path
+) -> Path:
+    """Rows of the test set in two dimensions, a panel a model; a colour is a class."""
+    figure = _figure((0.2 + 3.3 * max(len(clouds), 2) + 0.9, 4.0))
+    width, high = figure.get_size_inches()
+    colours = mpl.colormaps["tab10" if len(classes) <= 10 else "tab20"]
+    grid = figure.subplots(1, len(clouds), squeeze=False)[0]
+    for axes, cloud in zip(grid, clouds, strict=True):
+        _bare(axes)
+        axes.set_title(cloud.title, fontsize=9, color=INK, loc="left")
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.set_facecolor("#f6f6f6")
+        for number, name in enumerate(classes):
+            x, y = cloud.points[labels == number].T
+            colour = colours(number % colours.N)
+            axes.scatter(x, y, s=7, color=colour, alpha=0.75, linewidths=0, label=name)
+    figure.subplots_adjust(
+        left=0.15 / width, right=1 - 0.95 / width, top=1 - 0.7 / high, bottom=0.15 / high, wspace=0.05
+    )
+    figure.legend(
+        *grid[0].get_legend_handles_labels(),
+        loc="upper right",
+        bbox_to_anchor=(1 - 0.1 / width, 1 - 0.62 / high),
+        frameon=False,
+        fontsize=8,
+        labelcolor=INK,
+        markerscale=1.8,
+    )
+    _head(figure, title)
     figure.savefig(path, dpi=150, facecolor="white")
     return path
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from polyfed.papers.results import Outcome
-from polyfed.report.reproduced import RULE, SIGNS, claims_by_text, heading, notes, texts
+from polyfed.report.reproduced import (
+    CHOSEN,
+    RULE,
+    SIGNS,
+    by_group,
+    claims_by_text,
+    heading,
+    notes,
+    texts,
+)
 
 
 def markdown(outcome: Outcome, command: str, picture: str) -> str:
@@ -18,7 +27,8 @@ def markdown(outcome: Outcome, command: str, picture: str) -> str:
         _values(outcome, chosen=False),
     ]
     if outcome.has_chosen:
-        parts += ["At the round chosen on validation (never on test data):", _values(outcome, chosen=True)]
+        when = CHOSEN[paper.chosen]
+        parts += [f"At {when} (never on test data):", _values(outcome, chosen=True)]
     parts.append(f"![measured values beside the paper's]({picture})")
     if notes(outcome):
         parts.append(_bullets(notes(outcome)))
@@ -38,14 +48,21 @@ def markdown(outcome: Outcome, command: str, picture: str) -> str:
 
 
 def _values(outcome: Outcome, *, chosen: bool) -> str:
-    lines = []
-    for row in outcome.rows:
-        cells = [texts(outcome, row, column) for column in outcome.columns]
-        found = [cell.chosen or "–" if chosen else cell.last for cell in cells]
-        lines.append(
-            [row.name, *(f"{cell.paper} → **{here}**" for cell, here in zip(cells, found, strict=True))]
-        )
-    return _table(["", *(outcome.paper.column_name(column) for column in outcome.columns)], lines)
+    """A table; one for each group of columns where there are groups."""
+    groups = by_group(outcome.columns) if outcome.table.groups else [list(outcome.columns)]
+    parts = []
+    for group in groups:
+        if outcome.table.groups:
+            parts.append(f"**{group[0].group}**")
+        lines = []
+        for row in outcome.rows:
+            cells = [texts(outcome, row, column) for column in group]
+            found = [cell.chosen or "–" if chosen else cell.last for cell in cells]
+            lines.append(
+                [row.name, *(f"{cell.paper} → **{here}**" for cell, here in zip(cells, found, strict=True))]
+            )
+        parts.append(_table(["", *(outcome.paper.short_name(column) for column in group)], lines))
+    return "\n\n".join(parts)
 
 
 def _claims(outcome: Outcome) -> str:

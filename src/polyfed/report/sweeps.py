@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from polyfed.history import RunRecord
-from polyfed.metrics import mean_and_spread
-from polyfed.report.tables import amount, percent, sent_per_client
+from polyfed.metrics import mean_and_spread, sent_per_client
+from polyfed.report.tables import amount, percent
 
 MeanAndSpread = tuple[float, float | None]
 When = Literal["last", "chosen"]

@@ -13,6 +13,7 @@ from polyfed.history import RunRecord, local_run_for
 from polyfed.learn import Training
 from polyfed.message import Kind
 from polyfed.method import Need, registered
+from polyfed.metrics import sent_per_client
 
 HELD_SHOWN = 50  # clients listed by `partition` before the rest is summed up
 
@@ -63,12 +64,6 @@ def compare_table(records: Sequence[RunRecord]) -> Table:
             f"{summary['seconds']:.1f}",
         )
     return table
-
-
-def sent_per_client(summary: Mapping[str, Any]) -> float:
-    """Bytes that a client sent in the whole run, on average, framing left out."""
-    sizes = summary["bytes"]["up"]
-    return float(sum(size for kind, size in sizes.items() if kind != Kind.CONTROL) / summary["clients"])
 
 
 def signed(share: float | None) -> str:

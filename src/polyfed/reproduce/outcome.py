@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import polyfed
-from polyfed import disk
+from polyfed import api, disk
 from polyfed.federation import Federation
 from polyfed.metrics import mean_and_spread
+from polyfed.nodes import client_name
 from polyfed.papers.claims import BySeed, Look, judge_all
-from polyfed.papers.paper import Curves, Holdings, Paper, Table
+from polyfed.papers.paper import Curves, Features, Holdings, Line, Lines, Paper, Table, Unit
 from polyfed.papers.results import (
+    FACTORS,
     MOMENTS,
     Evaluations,
     Moment,
@@ -27,8 +29,16 @@ from polyfed.papers.results import (
 )
 from polyfed.report.figures import bubble_chart
 from polyfed.report.reproduced import UNIT_NAMES
-from polyfed.report.reproduced_figures import Panel, draw_curves, draw_table
+from polyfed.report.reproduced_figures import (
+    Cloud,
+    Panel,
+    draw_curves,
+    draw_features,
+    draw_lines,
+    draw_table,
+)
 from polyfed.report.reproduced_markdown import markdown
+from polyfed.reproduce.features import features_of, flattened
 from polyfed.reproduce.plan import Plan, config_of
 
 
@@ -39,13 +49,17 @@ def conclude(plan: Plan) -> tuple[Outcome | None, list[Path]]:
         return outcome, write_table(plan, outcome)
     if isinstance(plan.item, Curves):
         return None, write_curves(plan, plan.item)
+    if isinstance(plan.item, Lines):
+        return None, write_lines(plan, plan.item)
+    if isinstance(plan.item, Features):
+        return None, write_features(plan, plan.item)
     return None, write_holdings(plan, plan.item)
 
 
 def evaluations(plan: Plan) -> dict[RunKey, Evaluations]:
     """What the plan's finished runs measured."""
     return {
-        key: Evaluations.of(job.path)
+        key: Evaluations.of(job.path, plan.paper.chosen)
         for key, job in plan.jobs.items()
         if (job.path / "summary.json").exists()
     }
@@ -116,10 +130,58 @@ def write_curves(plan: Plan, figure: Curves) -> list[Path]:
         for column in plan.columns
     ]
     plan.folder.mkdir(parents=True, exist_ok=True)
-    seeds = f"mean and spread over {plan.seeds} seeds" if plan.seeds > 1 else "one seed"
-    title = f"{plan.paper.id}/{plan.key} at scale {plan.scale}: {figure.title} ({seeds})"
-    picture = draw_curves(panels, title, UNIT_NAMES[table.unit], plan.folder / f"{plan.key}.png")
+    path = plan.folder / f"{plan.key}.png"
+    picture = draw_curves(panels, _title(plan), UNIT_NAMES[table.unit], path)
     return [_write_json(plan, {"curves": curves}), picture]
+
+
+def write_lines(plan: Plan, figure: Lines) -> list[Path]:
+    """Every line as JSON, by seed, and a picture of their means."""
+    runs = evaluations(plan)
+    found = {
+        panel.title: {line.name: _by_step(plan, runs, line, panel.unit) for line in panel.lines}
+        for panel in figure.panels
+    }
+    panels = [
+        Panel(
+            panel.title,
+            {name: mean_curve(curves.values()) for name, curves in found[panel.title].items()},
+            panel.quantity,
+        )
+        for panel in figure.panels
+    ]
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    picture = draw_lines(panels, _title(plan), "local steps", plan.folder / f"{plan.key}.png")
+    return [_write_json(plan, {"by local step": found}), picture]
+
+
+def _by_step(plan: Plan, runs: Runs, line: Line, unit: Unit) -> dict[int, dict[int, float]]:
+    """A line by local step instead of round, for each seed, in its unit."""
+    curves = {}
+    for key, run in runs.items():
+        if key.run == line.run:
+            each = plan.jobs[key].config.training.steps or 1
+            values = run.curve(line.measure).items()
+            curves[key.seed] = {number * each: FACTORS[unit] * value for number, value in values}
+    return curves
+
+
+def write_features(plan: Plan, figure: Features) -> list[Path]:
+    """The two directions in which a model's features vary most, over the whole test set: a panel a run."""
+    clouds, shares = [], {}
+    for (run, _, _), job in plan.jobs.items():
+        if (job.path / "summary.json").exists():
+            test = Federation(job.config).whole_test
+            model = api.load_model(job.path, client_name(figure.client))
+            points, shares[run] = flattened(features_of(model, test))
+            share = f"{100 * sum(shares[run]):.0f} % of the variance"
+            clouds.append(Cloud(f"{figure.runs[run]} ({share})", points.numpy()))
+    if not clouds:
+        return []
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    picture = plan.folder / f"{plan.key}.png"
+    draw_features(clouds, test.labels.numpy(), test.dataset.classes, _title(plan), picture)
+    return [_write_json(plan, {"share of the variance along x and y": shares}), picture]
 
 
 def write_holdings(plan: Plan, figure: Holdings) -> list[Path]:
@@ -140,6 +202,11 @@ def write_holdings(plan: Plan, figure: Holdings) -> list[Path]:
         title = f"{federation.dataset.name}, {federation.clients} clients, {plan.paper.column_name(column)}"
         pictures.append(bubble_chart(held, classes, plan.folder / f"{plan.key}-{column.key}.png", title))
     return [_write_json(plan, {"samples by client and class": counts}), *pictures]
+
+
+def _title(plan: Plan) -> str:
+    seeds = f"mean and spread over {plan.seeds} seeds" if plan.seeds > 1 else "one seed"
+    return f"{plan.paper.id}/{plan.key} at scale {plan.scale}: {plan.item.title} ({seeds})"
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:

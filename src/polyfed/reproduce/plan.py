@@ -17,7 +17,7 @@ from polyfed.errors import ConfigError, UserError, nearest
 from polyfed.federation import Federation
 from polyfed.folders import flat
 from polyfed.grid import Job, state_of
-from polyfed.papers.paper import Claim, Column, Curves, Figure, Holdings, Paper, Row, Table
+from polyfed.papers.paper import Claim, Column, Curves, Features, Figure, Holdings, Lines, Paper, Row, Table
 from polyfed.papers.results import RunKey
 from polyfed.papers.terms import places_of, terms_of
 
@@ -87,7 +87,13 @@ def make_plan(
     item = find_item(paper, key)
     if scale not in paper.scales:
         raise ConfigError(f"--scale {scale}: no such scale, {nearest(scale, paper.scales)}")
+    if scale not in paper.scales_of(item):
+        raise ConfigError(
+            f"--scale {scale}: {paper.id}/{key} is there at scale {' or '.join(item.scales)} only"
+        )
     number = paper.scales[scale].seeds if seeds is None else seeds
+    if isinstance(item, Features):
+        number = 1  # a picture of one model
     all_rows, all_columns = _parts(paper, item)
     shown_rows = _pick(all_rows, {row.key: row.name for row in all_rows}, rows, "--rows")
     names = {column.key: paper.column_name(column) for column in all_columns}
@@ -128,7 +134,7 @@ def _parts(paper: Paper, item: Table | Figure) -> tuple[tuple[Row, ...], tuple[C
     if isinstance(item, Curves):
         table = paper.tables[item.table]
         return tuple(table.row(key) for key in item.rows), table.columns
-    return (), item.columns
+    return (), item.columns if isinstance(item, Holdings) else ()
 
 
 def _pick(
@@ -148,7 +154,8 @@ def _needed(
 ) -> Iterator[tuple[str, str]]:
     """Every (run, setting) of these cells, and of the other tables' cells that claims set beside them."""
     item = find_item(paper, key)
-    if isinstance(item, Holdings):
+    if isinstance(item, Lines | Features | Holdings):
+        yield from item.needed
         return
     table = item if isinstance(item, Table) else paper.tables[item.table]
     for row in rows:

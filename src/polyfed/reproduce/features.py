@@ -1,0 +1,33 @@
+"""What a model makes of data, in two dimensions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from polyfed import learn, models
+from polyfed.data import Rows
+
+BATCH = 256
+
+
+def features_of(model: nn.Module, rows: Rows) -> Tensor:
+    """What the last linear layer sees of every row, in evaluation mode: rows × features."""
+    x = rows.inputs(models.memory_format(model))
+    with learn.evaluating(model), torch.no_grad():
+        parts = [models.features_and_logits(model, part)[0].flatten(1) for part in x.split(BATCH)]
+    return torch.cat(parts)
+
+
+def flattened(features: Tensor) -> tuple[Tensor, list[float]]:
+    """Principal components: every row's place along the two directions of most variance, and their shares of it.
+
+    A direction has no sign of its own; here its largest entry is positive, so that the same features always give the
+    same picture.
+    """
+    centred = (features - features.mean(dim=0)).double()
+    _, lengths, directions = torch.linalg.svd(centred, full_matrices=False)
+    kept = directions[:2]
+    largest = kept.gather(1, kept.abs().argmax(dim=1, keepdim=True))
+    total = lengths.square().sum()
+    return centred @ (kept * largest.sign()).T, (lengths[:2].square() / total).tolist()

@@ -1,0 +1,129 @@
+"""Loops written out by hand, to hold the methods that learn through public data against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from polyfed.message import Weights, decode
+from polyfed.run import Run
+
+Prepare = Callable[..., Run]
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""loss(rows, logits)"""
+
+LR = 0.1
+BATCH = 8
+PUBLIC_ROWS = 20
+ONCE = {"epochs": 1, "batch": BATCH, "lr": LR}
+
+
+def plain() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+
+
+def one_layer() -> nn.Module:
+    return nn.Linear(5, 3)
+
+
+def descend(model: nn.Module, x: Tensor, loss: Loss, stream: torch.Generator, epochs: int = 1) -> None:
+    """Plain SGD, batch after batch; a last batch of one joins the one before where there is BatchNorm."""
+    model.train()
+    for _ in range(epochs):
+        cuts = list(torch.randperm(len(x), generator=stream).split(BATCH))
+        if len(cuts[-1]) == 1 and any("running_mean" in name for name in model.state_dict()):
+            cuts[-2:] = [torch.cat(cuts[-2:])]
+        for rows in cuts:
+            parameters = list(model.parameters())
+            gradients = torch.autograd.grad(loss(rows, model(x[rows])), parameters)
+            with torch.no_grad():
+                for parameter, gradient in zip(parameters, gradients, strict=True):
+                    parameter.sub_(LR * gradient)
+
+
+def towards(labels: Tensor) -> Loss:
+    """Cross-entropy to labels."""
+    return lambda rows, logits: F.cross_entropy(logits, labels[rows])
+
+
+def soft(probabilities: Tensor, temperature: float = 1.0) -> Loss:
+    """Cross-entropy to probabilities, which has KL's gradient."""
+    return lambda rows, logits: (
+        -(probabilities[rows] * (logits / temperature).log_softmax(dim=1)).sum(dim=1).mean()
+    )
+
+
+def said(model: nn.Module, x: Tensor) -> Tensor:
+    """Logits in evaluation mode."""
+    model.eval()
+    with torch.no_grad():
+        logits: Tensor = model(x)
+    return logits
+
+
+class Bench:
+    """What a run's clients and server begin with, and the streams that they draw from."""
+
+    def __init__(self, run: Run) -> None:
+        self.federation = run.federation
+        self.run = run
+        self.clients = [self.federation.own_model(index) for index in range(self.federation.clients)]
+        server = self.federation.server().model
+        self.server = server if server is not None else one_layer()
+
+    def stream(self, purpose: str, client: int, number: int, sequence: int) -> torch.Generator:
+        return self.federation.seeds.torch(purpose, f"client-{client}", number, sequence)
+
+    def server_stream(self, purpose: str, number: int) -> torch.Generator:
+        return self.federation.seeds.torch(purpose, "server", number)
+
+    def public(self, number: int) -> Tensor:
+        """The inputs of the public rows of a round."""
+        assert self.federation.public is not None
+        order = torch.randperm(
+            len(self.federation.public), generator=self.server_stream("public rows", number)
+        )
+        return self.federation.public[order[:PUBLIC_ROWS].sort().values].inputs()
+
+    def own(self, client: int) -> tuple[Tensor, Tensor]:
+        return self.federation.holdings(client).train.tensors()
+
+    def train(self, client: int, number: int, sequence: int) -> None:
+        """A client's model on its own data, for one epoch."""
+        x, y = self.own(client)
+        descend(self.clients[client], x, towards(y), self.stream("batches", client, number, sequence))
+
+    def cohort(self, number: int) -> list[int]:
+        self.run.fleet.begin(number, measuring=False)
+        return [facts.index for facts in self.run.fleet.sample()]
+
+    def accuracy(self, models: Iterable[nn.Module]) -> float:
+        """The mean of the models' accuracies on the whole test set."""
+        x, y = self.federation.whole_test.tensors()
+        shares = [(said(model, x).argmax(dim=1) == y).double().mean().item() for model in models]
+        return sum(shares) / len(shares)
+
+
+def state_of(run: Run, client: int) -> Weights:
+    """A client's model as it was saved last."""
+    weights: Weights = decode(run.directory.state_files()[client].read_bytes())["model"]
+    return weights
+
+
+def server_state_of(run: Run) -> Weights:
+    assert run.server.model is not None
+    return run.server.model.state_dict()
+
+
+def close(found: Weights, model: nn.Module, *, within: float = 1e-6) -> bool:
+    """Whether weights are those of a model (but for BatchNorm's batch counter, all of them)."""
+    expected = model.state_dict()
+    assert found.keys() == expected.keys()
+    return all(torch.allclose(found[name], tensor, atol=within, rtol=0) for name, tensor in expected.items())

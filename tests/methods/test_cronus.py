@@ -1,0 +1,204 @@
+"""Cronus: a mean that a poisoned minority cannot move, by hand and in a federation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.conftest import MakeRun
+from tests.methods.by_hand import (
+    ONCE,
+    PUBLIC_ROWS,
+    Bench,
+    Prepare,
+    close,
+    descend,
+    normed,
+    plain,
+    said,
+    server_state_of,
+    soft,
+    state_of,
+)
+from torch import Tensor
+from torch.nn import functional as F
+
+from polyfed.message import Fields
+from polyfed.method import client_step, reads_only
+from polyfed.methods.cronus import Cronus, robust_mean
+from polyfed.nodes import Client, Server
+from polyfed.run import Run
+
+
+def line(*firsts: float) -> Tensor:
+    """One row of two outputs: every client says (a, 1 - a)."""
+    return torch.tensor([[[first, 1 - first]] for first in firsts])
+
+
+# -- the robust mean -----------------------------------------------------------------------------------------
+
+
+def test_the_farthest_goes_while_the_variance_is_too_large_by_hand() -> None:
+    """Four clients say (½, ½), one (1, 0): the mean is (0.6, 0.4).
+
+    Along (1, -1)/√2 they lie at -0.1 √2 (four) and 0.4 √2: variance 2 (4 · 0.01 + 0.16) / 5 = 0.08.
+    """
+    answers = line(0.5, 0.5, 0.5, 0.5, 1.0)
+    plain_mean = torch.tensor([[0.6, 0.4]])
+    assert torch.allclose(robust_mean(answers, 0.2, 0.079), torch.tensor([[0.5, 0.5]]), atol=1e-6)
+    assert torch.allclose(robust_mean(answers, 0.2, 0.081), plain_mean, atol=1e-6)
+    assert torch.allclose(robust_mean(answers, 0.0, 0.0), plain_mean, atol=1e-6)
+
+
+def test_at_most_twice_the_poisoned_share_is_left_out_by_hand() -> None:
+    """Five clients say ½, three 1; along the line they vary by 2 · 15/64 · ¼ = 0.117, then 0.102, 0.069.
+
+    ε = 0.2 lets int(3.2) = 3 of eight go, all the strays: ½. ε = 0.125 lets two go: (5 · ½ + 1) / 6. ε = 0.05 none.
+    """
+    answers = line(0.5, 0.5, 0.5, 0.5, 0.5, 1.0, 1.0, 1.0)
+    for share, expected in ((0.2, 0.5), (0.125, 3.5 / 6), (0.05, 5.5 / 8)):
+        found = robust_mean(answers, share, 0.02)[0, 0].item()
+        assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_rows_are_filtered_each_by_itself() -> None:
+    """Client 4 strays in the first row, client 0 in the second, none in the third."""
+    rows = [line(0.5, 0.5, 0.5, 0.5, 1.0), line(1.0, 0.25, 0.25, 0.25, 0.25), line(0.3, 0.4, 0.5, 0.4, 0.4)]
+    found = robust_mean(torch.cat(rows, dim=1), 0.2, 0.02)
+    assert torch.allclose(found[:, 0], torch.tensor([0.5, 0.25, 0.4]), atol=1e-6)
+
+
+@pytest.mark.parametrize("clients", [1, 3, 7, 8, 10])
+def test_answers_within_the_variance_are_averaged_exactly(clients: int) -> None:
+    stream = torch.Generator().manual_seed(0)
+    answers = (1 + 0.1 * torch.randn(clients, 6, 10, generator=stream)).softmax(dim=2)
+    found = robust_mean(answers, 0.25, 0.02)
+    assert torch.equal(found, answers.double().mean(dim=0).float())
+    assert torch.allclose(found.sum(dim=1), torch.ones(6), atol=1e-6)
+
+
+def honest_answers(clients: int) -> tuple[Tensor, Tensor]:
+    """Clients that mostly agree on 50 rows: about 0.6 for the right one of ten classes, each a little differently."""
+    stream = torch.Generator().manual_seed(1)
+    right = torch.randint(1, 10, (50,), generator=stream)  # never class 0, on which poison agrees
+    logits = 2.6 * F.one_hot(right, 10) + 0.15 * torch.randn(clients, 50, 10, generator=stream)
+    return logits.softmax(dim=2), right
+
+
+def poison(kind: str, clients: int) -> Tensor:
+    if kind == "colluding":
+        return F.one_hot(torch.zeros(clients, 50, dtype=torch.long), 10).float()
+    stream = torch.Generator().manual_seed(2)
+    return F.one_hot(torch.randint(10, (clients, 50), generator=stream), 10).float()
+
+
+@pytest.mark.parametrize("kind", ["colluding", "noise"])
+@pytest.mark.parametrize(("honest", "bad"), [(8, 2), (6, 2), (15, 5)])
+def test_a_poisoned_minority_hardly_moves_the_result(honest: int, bad: int, kind: str) -> None:
+    """20 to 25 % send one-hot answers: the plain mean moves by about that share, the robust one by a hundredth.
+
+    A noisy answer that happens to be right lies too near to be left out, and may: it moves a row by 0.06.
+    """
+    answers, right = honest_answers(honest)
+    truth = answers.mean(dim=0)
+    mixed = torch.cat([poison(kind, bad), answers])
+    share = bad / (honest + bad)
+    moved = (robust_mean(mixed, 0.25, 0.02) - truth).norm(dim=1)
+    naive = (mixed.mean(dim=0) - truth).norm(dim=1)
+    assert moved.mean() < 0.02
+    assert moved.max() < 0.1
+    assert naive.mean() > 0.5 * share
+    assert naive.mean() > 8 * moved.mean()
+    assert (robust_mean(mixed, 0.25, 0.02).argmax(dim=1) == right).all()
+
+
+# -- rounds --------------------------------------------------------------------------------------------------
+
+CRONUS: dict[str, Any] = {"name": "cronus", "public_rows": PUBLIC_ROWS, "distil": {**ONCE, "epochs": 2}}
+
+
+class ByHand(Bench):
+    """Answers, their robust mean, public rows, own data."""
+
+    def __init__(self, run: Run, poisoned: float = 0.2, variance: float = 0.02) -> None:
+        super().__init__(run)
+        for number in range(1, run.config.rounds + 1):
+            x = self.public(number)
+            answers = torch.stack([said(model, x).softmax(dim=1) for model in self.clients])
+            loss = soft(robust_mean(answers, poisoned, variance))
+            descend(self.server, x, loss, self.server_stream("distil", number), epochs=2)
+            for index, model in enumerate(self.clients):
+                descend(model, x, loss, self.stream("distil", index, number, 2), epochs=2)
+                self.train(index, number, 2)
+
+    def agrees(self, run: Run) -> bool:
+        same = all(close(state_of(run, index), model) for index, model in enumerate(self.clients))
+        return same and close(server_state_of(run), self.server)
+
+
+def test_rounds_equal_a_loop_by_hand(federate: Prepare) -> None:
+    method = {**CRONUS, "global": True, "poisoned": 0.3, "variance": 0.001}
+    run = federate([normed, plain], method=method, rounds=2)
+    run.go()
+    assert ByHand(run, 0.3, 0.001).agrees(run)
+    assert not ByHand(run, 0.0).agrees(run)
+
+
+# -- a federation with poison --------------------------------------------------------------------------------
+
+
+class Watched(Cronus):
+    """Notes how often the consensus is right about the public rows."""
+
+    def distil_server(self, server: Server, rows: Tensor, answers: Tensor) -> None:
+        assert server.public is not None
+        right = (answers.argmax(dim=1) == server.public[rows].labels).float().mean()
+        server.memory.setdefault("right", []).append(float(right))
+        super().distil_server(server, rows, answers)
+
+
+class Poisoned(Watched):
+    """Clients 2 and 5 of eight say class 0 of every row, and are sure of it."""
+
+    @client_step
+    @reads_only
+    def answer(self, me: Client, rows: Tensor) -> Fields:
+        if me.facts.index in (2, 5):
+            return {"posteriors": F.one_hot(torch.zeros(len(rows), dtype=torch.long), 10).float()}
+        return super().answer(me, rows)
+
+
+def consensus(make_run: MakeRun, method: type[Watched], **settings: Any) -> list[float]:
+    """How often the consensus of each round was right."""
+    run = make_run(
+        method,
+        settings=settings,
+        rounds=4,
+        data={
+            "limit": None,
+            "clients": 8,
+            "partition": {"kind": "iid"},
+            "public": {"source": "share", "share": 0.3},
+        },
+        models={"names": ["mlp-small", "mlp"]},
+        training={"lr": 0.05, "batch": 16, "epochs": 1},
+        evaluate={"every": 4, "test_rows": 0},
+    )
+    run.go()
+    right: list[float] = run.server.memory["right"]
+    return right
+
+
+def test_a_poisoned_federation_learns_nearly_as_if_it_were_not(make_run: MakeRun) -> None:
+    """Digits dealt out evenly, so that honest clients mostly agree: what the robust mean relies on.
+
+    Two of eight weigh a quarter and are sure, which is more than honest clients are of anything in the first rounds:
+    with a plain mean the consensus is class 0 from the start, clients learn that, and it never recovers.
+    """
+    clean = consensus(make_run, Watched)
+    robust = consensus(make_run, Poisoned)
+    averaged = consensus(make_run, Poisoned, poisoned=0.0)  # nothing is ever left out: the plain mean
+    assert clean[-1] > 0.6
+    assert robust[-1] > clean[-1] - 0.08
+    assert averaged[-1] < clean[-1] - 0.4
