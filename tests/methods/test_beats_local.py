@@ -42,12 +42,6 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> float:
     return mean
 
 
-LAST_WORD = (
-    "not with its defaults in 4 rounds: its first answers are those of untrained models, and local training, which"
-    " has the last word, forgets much of what was learnt from the others"
-)
-
-
 @pytest.mark.parametrize(
     "method",
     [
@@ -56,8 +50,8 @@ LAST_WORD = (
         {"name": "feddf"},
         {"name": "dsfl"},
         {"name": "fdmeta"},
-        pytest.param({"name": "ktpfl"}, marks=pytest.mark.xfail(strict=True, reason=LAST_WORD)),
-        pytest.param({"name": "cronus"}, marks=pytest.mark.xfail(strict=True, reason=LAST_WORD)),
+        {"name": "ktpfl"},
+        {"name": "cronus"},
     ],
     ids=["fedmd", "fedmd with public labels", "feddf", "dsfl", "fdmeta", "ktpfl", "cronus"],
 )

@@ -20,6 +20,7 @@ from tests.methods.by_hand import (
     server_state_of,
     soft,
     state_of,
+    towards,
 )
 from torch import Tensor
 from torch.nn import functional as F
@@ -115,22 +116,32 @@ def test_a_poisoned_minority_hardly_moves_the_result(honest: int, bad: int, kind
 
 # -- rounds --------------------------------------------------------------------------------------------------
 
-CRONUS: dict[str, Any] = {"name": "cronus", "public_rows": PUBLIC_ROWS, "distil": {**ONCE, "epochs": 2}}
+CRONUS: dict[str, Any] = {
+    "name": "cronus",
+    "public_rows": PUBLIC_ROWS,
+    "distil": {**ONCE, "epochs": 2},
+    "private_training": ONCE,
+}
 
 
 class ByHand(Bench):
-    """Answers, their robust mean, public rows, own data."""
+    """Own data first; then answers, their robust mean, and own and public rows mixed."""
 
     def __init__(self, run: Run, poisoned: float = 0.2, variance: float = 0.02) -> None:
         super().__init__(run)
+        for index, model in enumerate(self.clients):
+            x, y = self.own(index)
+            descend(model, x, towards(y), self.stream("private batches", index, 0, 1))
         for number in range(1, run.config.rounds + 1):
             x = self.public(number)
             answers = torch.stack([said(model, x).softmax(dim=1) for model in self.clients])
-            loss = soft(robust_mean(answers, poisoned, variance))
-            descend(self.server, x, loss, self.server_stream("distil", number), epochs=2)
+            consensus = robust_mean(answers, poisoned, variance)
+            descend(self.server, x, soft(consensus), self.server_stream("distil", number), epochs=2)
             for index, model in enumerate(self.clients):
-                descend(model, x, loss, self.stream("distil", index, number, 2), epochs=2)
-                self.train(index, number, 2)
+                own, labels = self.own(index)
+                targets = torch.cat([F.one_hot(labels, 3).float(), consensus])
+                stream = self.stream("batches", index, number, 2)
+                descend(model, torch.cat([own, x]), soft(targets), stream)
 
     def agrees(self, run: Run) -> bool:
         same = all(close(state_of(run, index), model) for index, model in enumerate(self.clients))

@@ -218,13 +218,15 @@ def test_those_absent_keep_their_coefficients(make_run: MakeRun) -> None:
 
 
 class ByHand(Bench):
-    """Answers at temperature 10, one step on everyone's coefficients, everyone's own target."""
+    """Training, answers at temperature 10, one step on everyone's coefficients, everyone's own target."""
 
     def __init__(self, run: Run, rho: float = 0.7, wrongly: str = "") -> None:
         super().__init__(run)
         self.table = torch.full((3, 3), 1 / 3)
         for number in range(1, run.config.rounds + 1):
             cohort, x = self.cohort(number), self.public(number)
+            for k in cohort:
+                self.train(k, number, 1)
             answers = torch.stack([(said(self.clients[k], x) / TEMPERATURE).softmax(dim=1) for k in cohort])
             held = self.table[cohort][:, cohort]
             shares = held.sum(dim=1, keepdim=True)
@@ -240,7 +242,6 @@ class ByHand(Bench):
                 )
                 stream = self.stream("distil", k, number, 2)
                 descend(self.clients[k], x, soft(target, TEMPERATURE), stream)
-                self.train(k, number, 2)
 
     def agrees(self, run: Run) -> bool:
         same = all(close(state_of(run, index), model) for index, model in enumerate(self.clients))

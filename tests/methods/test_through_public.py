@@ -160,7 +160,7 @@ IMPROBABLE: dict[str, Fault] = {
 
 def spoilt(method: type[ThroughPublic], fault: Fault, who: int) -> type[ThroughPublic]:
     """The method with one client that answers otherwise, in whichever step it answers."""
-    step = "update" if issubclass(method, DSFL) else "answer"
+    step = "update" if issubclass(method, DSFL | KTpFL) else "answer"
     honest = getattr(method, step)
 
     def answer(self: ThroughPublic, me: Client, rows: Tensor) -> Fields:

@@ -141,8 +141,8 @@ def test_the_file_may_be_missing_or_no_yaml(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("a: [1,\nb")
     with pytest.raises(ConfigError, match="is not YAML"):
         papers.load(str(tmp_path / "bad.yaml"))
-    with pytest.raises(ConfigError, match="no paper '00', did you mean '000'"):
-        papers.load("00")
+    with pytest.raises(ConfigError, match="no paper '0000', did you mean '000'"):
+        papers.load("0000")
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def test_without_a_table_it_lists_what_there_is(command: Command) -> None:
 
 
 MISTAKES: dict[str, tuple[tuple[object, ...], str]] = {
-    "no such paper": (("00/table2",), "did you mean '000'?"),
+    "no such paper": (("0000/table2",), "did you mean '000'?"),
     "no such file": (("nowhere.yaml/table2",), "no file nowhere.yaml"),
     "no such table": (("000/tabel2",), "did you mean 'table2'?"),
     "no such scale": ((MAIN, "--scale", "tinny"), "did you mean 'tiny'?"),

@@ -3,12 +3,12 @@
     each round:
         client:  p_k ← probabilities of M_k on this round's public rows
         server:  p̂ ← robust mean of p_k, row by row
-        client:  M_k ← minimise the loss to p̂ on the public rows, then train on D_k
+        client:  M_k ← train on D_k and on the public rows with p̂ for labels, mixed
 
 The robust mean is the spectral filter of Diakonikolas et al. 2017: as long as the answers vary too much along one
 direction, the one that lies farthest out along it goes. A poisoned minority cannot move the result by more than the
-honest answers themselves differ. There is no author code; that clients first learn the public rows and then their own
-data (instead of both mixed) is our reading.
+honest answers themselves differ. There is no author code. Before the first round every client trains on its own data
+(`private_training`), so that first answers mean something.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn import functional as F
 
-from polyfed.learn import Distillation
+from polyfed import learn
+from polyfed.learn import Distillation, Training
 from polyfed.message import Fields, Kind
 from polyfed.method import client_step, register
 from polyfed.methods.through_public import ThroughPublic, ThroughPublicSettings
@@ -34,7 +36,10 @@ class CronusSettings(ThroughPublicSettings):
     """ε, the share of clients that may be bad; at most 2ε of the answers are left out of a row's mean."""
     variance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.02
     """Largest variance of honest answers along any direction; a row whose answers vary less is not filtered."""
+    private_training: Training | None = Training(epochs=5)
+    """What a client does with its own data before the first round."""
     distil: Distillation = Distillation(epochs=5, batch=64, lr=0.1, loss="ce")
+    """How the server's model learns, with `global: true`; clients learn as `training` says."""
 
 
 @register
@@ -45,14 +50,21 @@ class Cronus(ThroughPublic):
     summary = "a robust mean of the clients' probabilities on public data teaches (Chang et al. 2019)"
     sends: ClassVar = {"posteriors": Kind.POSTERIORS}
     answers = "posteriors"
-    final_stage = "personalised"
+    final_stage = "updated"
     Settings = CronusSettings
     settings: CronusSettings
 
     @client_step
     def update(self, me: Client, rows: Tensor, posteriors: Tensor) -> Fields:
-        self.distil(me, rows, posteriors)
-        self.train(me)
+        """One training on both: the client's own rows with their labels, the public ones with the answers."""
+        own, labels = me.tensors(me.train)
+        x = torch.cat([own, me.inputs(me.public[rows])])
+        targets = torch.cat([F.one_hot(labels, me.outputs).float(), posteriors.float().to(me.device)])
+        settings = Distillation(**self.training.model_dump(), loss="ce")
+        learn.distil(
+            me.model, x, targets, settings, me.rng("batches"), given="probabilities", memory=me.memory
+        )
+        me.measure("updated")
         return {}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:

@@ -123,7 +123,7 @@ class FedH2L(Method):
     def mutual_loss(self, me: Client, lessons: list[Lesson]) -> Tensor:
         """Eq. 3 + Eq. 5: the mean over the peers heard, of each a mean over its batch. Their answers are constants."""
         rows = torch.cat([lesson.rows.long() for lesson in lessons])
-        targets = torch.cat([lesson.posteriors for lesson in lessons])
+        targets = torch.cat([lesson.posteriors for lesson in lessons]).detach()
         sizes = torch.tensor([len(lesson.rows) for lesson in lessons])
         share = (1 / (len(lessons) * sizes)).repeat_interleave(sizes)
         trust = torch.tensor([lesson.accuracy for lesson in lessons]).repeat_interleave(sizes)

@@ -75,19 +75,12 @@ class FedMD(ThroughPublic):
     def needs(self) -> frozenset[Need]:
         return super().needs | ({Need.PUBLIC_LABELS} if self.settings.public_training else frozenset())
 
-    @client_step
-    def initialise(self, me: Client) -> Fields:
+    def begin(self, me: Client) -> None:
         """Train on the public data, then on the client's own."""
-        if self.settings.public_training:
-            learn.supervised(
-                me.model, *me.tensors(me.public), self.settings.public_training, me.rng("public batches")
-            )
-        if self.settings.private_training:
-            learn.supervised(
-                me.model, *me.tensors(me.train), self.settings.private_training, me.rng("private batches")
-            )
-        me.measure("initial")
-        return {}
+        if self.settings.public_training is not None:
+            x, y = me.tensors(me.public)
+            learn.supervised(me.model, x, y, self.settings.public_training, me.rng("public batches"))
+        super().begin(me)
 
     def answered(self, me: Client, rows: Tensor) -> Tensor:
         return super().answered(me, rows)[:, : self.matched(me.public)]

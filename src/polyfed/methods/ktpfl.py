@@ -2,17 +2,18 @@
 
     server:      c ← 1/N for every pair of clients          the knowledge-coefficient matrix
     each round:
-        client:  p_k ← softmax(z_k / 10) on this round's public rows
+        client:  M_k ← train on D_k                                                 → "personalised"
+                 p_k ← softmax(z_k / 10) on this round's public rows
         server:  every row c_k ← one gradient step on  MSE(p_k, Σ_l c_kl p_l) + ρ MSE(c_k, 1/N),
                          then softmax(5 c_k)
                  target of client k ← Σ_l c_kl p_l
-        client:  M_k ← minimise KL(target ‖ softmax(z / 10)),                       → "distilled"
-                 then train on D_k                                                  → "personalised"
+        client:  M_k ← minimise KL(target ‖ softmax(z / 10))                        → "distilled"
 
-As in the authors' code, whose step size is the power of 5 that makes the mean step about 0.01; but for the optimiser
-of the distillation. Theirs is `distil: {optimiser: sgd, lr: 0.02, reduce: mean, batch: 256}`: at temperature 10 and
-with the mean over outputs the gradient is so small that our models hardly moved, and Adam does not mind its size. With
-a cohort that is a part of all, each row shares out among those present what it held for them before.
+The cycle is that of the authors' code, which trains before the first round and last in each: a round ends here where a
+client has learnt from the others. The step size is, as there, the power of 5 that makes the mean step about 0.01. Their
+distillation is `distil: {optimiser: sgd, lr: 0.02, reduce: mean, batch: 256}`: at temperature 10 and with the mean over
+outputs its gradient is so small that our models hardly moved; Adam does not mind its size. With a cohort that is a
+part of all, each row shares out among those present what it held for them before.
 """
 
 from __future__ import annotations
@@ -54,19 +55,23 @@ class KTpFL(ThroughPublic):
     summary = "every client has its own learnt mixture of all answers on public data (Zhang et al. 2021)"
     sends: ClassVar = {"posteriors": Kind.POSTERIORS}
     answers = "posteriors"
-    final_stage = "personalised"
+    final_stage = "distilled"
     Settings = KTpFLSettings
     settings: KTpFLSettings
 
     @client_step
-    def update(self, me: Client, rows: Tensor, posteriors: Tensor) -> Fields:
-        self.distil(me, rows, posteriors)
+    def update(self, me: Client, rows: Tensor) -> Fields:
         self.train(me)
+        return {"posteriors": self.packed(self.answered(me, rows))}
+
+    @client_step
+    def study(self, me: Client, rows: Tensor, posteriors: Tensor) -> Fields:
+        self.distil(me, rows, posteriors)
         return {}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         rows = self.draw(server)
-        replies = fleet.stream(self.answer, fleet.sample(), rows=rows)
+        replies = fleet.stream(self.update, fleet.sample(), rows=rows)
         answered = list(self.collect(fleet, server, replies, rows))
         present = [client for client, _ in answered]
         answers = torch.stack([answer for _, answer in answered])  # clients × rows × outputs
@@ -79,7 +84,7 @@ class KTpFL(ThroughPublic):
         targets = torch.tensordot(mixtures, answers, dims=1)
         self.distil_server(server, rows, answers.mean(dim=0))
         own = {client.index: target for client, target in zip(present, self.packed(targets), strict=True)}
-        fleet.ask(self.update, present, each=lambda client: {"posteriors": own[client.index]}, rows=rows)
+        fleet.ask(self.study, present, each=lambda client: {"posteriors": own[client.index]}, rows=rows)
 
 
 def stepped(coefficients: Tensor, answers: Tensor, rho: float) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from polyfed import learn
 from polyfed.errors import RunError
-from polyfed.learn import Distillation
+from polyfed.learn import Distillation, Training
 from polyfed.message import Fields, Kind
 from polyfed.method import Method, MethodSettings, Need, client_step, reads_only
 from polyfed.nodes import Client, Facts, Server
@@ -31,6 +31,8 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16}
 class ThroughPublicSettings(MethodSettings):
     global_: Annotated[bool, Field(alias="global")] = False
     """Whether the server trains a model of its own (`models.server`) on the same answers."""
+    private_training: Training | None = None
+    """What a client does with its own data before the first round, or nothing."""
     public_rows: Annotated[int, Field(ge=1)] = 5000
     """Public rows a round, drawn anew each time; all of them if there are fewer."""
     distil: Distillation = Distillation()
@@ -54,6 +56,19 @@ class ThroughPublic(Method):
         return frozenset({Need.PUBLIC} | ({Need.SERVER_MODEL} if self.settings.global_ else set()))
 
     # -- on the client ---------------------------------------------------------------------------------------
+
+    @client_step
+    def initialise(self, me: Client) -> Fields:
+        """What comes before the first round."""
+        self.begin(me)
+        me.measure("initial")
+        return {}
+
+    def begin(self, me: Client) -> None:
+        """Train on the client's own data."""
+        if self.settings.private_training is not None:
+            x, y = me.tensors(me.train)
+            learn.supervised(me.model, x, y, self.settings.private_training, me.rng("private batches"))
 
     @client_step
     @reads_only
@@ -85,6 +100,10 @@ class ThroughPublic(Method):
         me.measure("personalised")
 
     # -- on the server ---------------------------------------------------------------------------------------
+
+    def prepare(self, fleet: Fleet, server: Server) -> None:
+        if self.settings.private_training is not None:
+            fleet.ask(self.initialise, fleet.everyone())
 
     def draw(self, server: Server) -> Tensor:
         """This round's public rows (32 bits each on the wire)."""

@@ -32,6 +32,7 @@ RULE = (
     " is printed."
 )
 MISSING = "–"
+GAP = "  "  # between groups of columns
 CHOSEN: dict[Chosen, str] = {
     "round": "the round chosen on validation",
     "each": "the round chosen on validation for each client",
@@ -97,9 +98,9 @@ def outcome_tables(outcome: Outcome, width: int) -> list[Grid]:
     named = max(len(row.name) for row in outcome.rows) + 4
     cells = {column.key: _cells(outcome, column) for column in outcome.columns}
     each = max(len(line) for lines in cells.values() for pair in lines for line in pair) + 2
-    return [
-        _grid(outcome, part, cells) for part in side_by_side(outcome.columns, max(1, (width - named) // each))
-    ]
+    gaps = len(GAP) * (len(by_group(outcome.columns)) - 1)
+    most = max(1, (width - named - gaps) // each)
+    return [_grid(outcome, part, cells) for part in side_by_side(outcome.columns, most)]
 
 
 def side_by_side(columns: Sequence[Column], most: int) -> list[list[Column]]:
@@ -125,9 +126,10 @@ Cells = Mapping[str, Sequence[tuple[str, str]]]
 def _grid(outcome: Outcome, part: Sequence[Column], cells: Cells) -> Grid:
     table = Grid(box=box.SIMPLE_HEAD)
     table.add_column("")
-    for group in by_group(part):
+    for number, group in enumerate(by_group(part)):
         for place, column in enumerate(group):
-            title = f"{outcome.paper.short_name(column)}\n{cells[column.key][0][0]}"
+            gap = GAP if number and not place else ""
+            title = f"{outcome.paper.short_name(column)}\n{gap}{cells[column.key][0][0]}"
             if outcome.table.groups:
                 title = f"{column.group if place == len(group) // 2 else ''}\n{title}"
             table.add_column(escape(title), justify="right", no_wrap=True)

@@ -73,7 +73,7 @@ def draw_table(outcome: Outcome, path: Path) -> Path:
         top=1 - 0.95 / high,
         bottom=0.5 / high,
         wspace=0.08,
-        hspace=0.5,
+        hspace=0.6 / (0.34 * len(rows)),
     )
     figure.supxlabel(UNIT_NAMES[outcome.table.unit], fontsize=9, color=INK, y=0.08 / high)
     _head(figure, heading(outcome))

@@ -1,0 +1,240 @@
+"""FedH2L between peers: what travels, to the byte; peers that talk nonsense, vanish and come back."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from tests.conftest import MakeRun
+
+from polyfed.checkpoint import read_lines
+from polyfed.history import RunRecord
+from polyfed.message import Fields
+from polyfed.method import client_step
+from polyfed.methods.fedh2l import FedH2L
+from polyfed.nodes import Client
+from polyfed.run import Run
+from polyfed.testing import failures_of, result_of
+
+FEDERATION: dict[str, Any] = {
+    "data": {
+        "limit": None,
+        "per_class": 40,
+        "clients": None,
+        "partition": {"kind": "rotated"},
+        "public": {"source": "share", "share": 0.2},
+    },
+    "training": {"batch": 16, "lr": 0.003, "optimiser": "amsgrad"},
+}
+ROWS = 32  # of a lesson
+CLASSES = 10
+POSTERIORS = ROWS * CLASSES * 4  # 32-bit floats
+INDICES = ROWS * 4
+
+
+def done(make_run: MakeRun, method: type[FedH2L] = FedH2L, **changes: Any) -> Run:
+    run = make_run(method, **{**FEDERATION, **changes})
+    run.go()
+    return run
+
+
+def sizes(run: Run, number: int) -> dict[tuple[str, str, str], int]:
+    """Training bytes of a round by client, direction and kind, framing left out."""
+    return {
+        (entry.client, entry.direction, entry.kind): entry.bytes
+        for entry in RunRecord(run.path).ledger
+        if entry.round == number and entry.purpose == "training" and entry.kind != "control"
+    }
+
+
+# -- bytes ---------------------------------------------------------------------------------------------------
+
+
+def test_rows_posteriors_and_accuracy_travel_and_nothing_else(make_run: MakeRun) -> None:
+    run = done(make_run, rounds=2, evaluate={"every": 2})
+    found = sizes(run, 1)
+    for client in ("client-0", "client-1", "client-2", "client-3"):
+        kinds = {kind: size for (name, way, kind), size in found.items() if (name, way) == (client, "up")}
+        assert set(kinds) == {"posteriors", "indices", "metrics"}
+        assert kinds["posteriors"] == 3 * POSTERIORS
+        assert kinds["indices"] == 3 * INDICES
+        # one number, as JSON, to each of three peers: at least 0.5, at most 0.03125
+        assert kinds["metrics"] % 3 == 0 and 3 <= kinds["metrics"] // 3 <= 7
+        assert found[client, "down", "posteriors"] == 3 * POSTERIORS
+        assert found[client, "down", "indices"] == 3 * INDICES
+    assert "weights" not in run.summary["bytes"]["up"]
+
+
+def test_what_is_measured_on_the_way_is_not_sent_to_peers(make_run: MakeRun) -> None:
+    """In an evaluated round, a reply also holds losses. They are counted once, and no peer gets them."""
+    run = done(make_run, rounds=2, evaluate={"every": 2})
+    plain, evaluated = sizes(run, 1), sizes(run, 2)
+    total = {
+        way: {
+            kind: sum(size for (_, w, k), size in evaluated.items() if (w, k) == (way, kind))
+            for kind in KINDS
+        }
+        for way in ("up", "down")
+    }
+    for kind in ("posteriors", "indices"):
+        assert total["up"][kind] == total["down"][kind] == 4 * plain["client-0", "up", kind]
+    assert 4 * 3 * 3 <= total["down"]["metrics"] <= 4 * 3 * 7
+    noted = total["up"]["metrics"] - total["down"]["metrics"]
+    assert 4 * 60 < noted < 4 * 150  # three losses of a client, under their names
+    line = list(read_lines(run.path / "history.jsonl"))[-1]
+    assert set(line["noted"]) == {"local-loss", "mutual-kl", "mutual-ce"}
+
+
+KINDS = ("posteriors", "indices", "metrics")
+
+
+@pytest.mark.parametrize(("topology", "links"), [("complete", 12), ("ring", 8), ("pairs", 4), ("star", 6)])
+def test_every_link_is_counted(make_run: MakeRun, topology: str, links: int) -> None:
+    run = done(make_run, settings={"topology": topology}, rounds=2)
+    for number in (1, 2):
+        for way in ("up", "down"):
+            found = [
+                size for (_, w, kind), size in sizes(run, number).items() if (w, kind) == (way, "posteriors")
+            ]
+            assert sum(found) == links * POSTERIORS
+
+
+def test_an_interval_of_5_sends_a_fifth(make_run: MakeRun) -> None:
+    every, fifth = (done(make_run, settings={"interval": interval}, rounds=10) for interval in (1, 5))
+    for kind in ("posteriors", "indices"):
+        assert every.summary["bytes"]["up"][kind] == 5 * fifth.summary["bytes"]["up"][kind]
+    assert not sizes(fifth, 4).keys() & sizes(fifth, 5).keys()  # nothing at all in between
+
+
+def test_without_labels_no_accuracy_travels(make_run: MakeRun) -> None:
+    data = {**FEDERATION["data"], "public": {"source": "share", "share": 0.2, "labels": "none"}}
+    run = done(make_run, settings={"labels": False}, data=data, rounds=2, evaluate={"every": 2})
+    assert {kind for _, _, kind in sizes(run, 1)} == {"posteriors", "indices"}
+
+
+def test_how_often_models_are_looked_at_does_not_change_them(make_run: MakeRun) -> None:
+    results = [result_of(done(make_run, rounds=4, evaluate={"every": every}).path) for every in (1, 4)]
+    assert results[0]["states"] == results[1]["states"]
+    assert results[0]["models"] == results[1]["models"]
+
+
+# -- peers that fail -----------------------------------------------------------------------------------------
+
+
+class Nonsense(FedH2L):
+    """Client 1 says something that cannot be learnt from."""
+
+    says: ClassVar[Any] = None
+
+    @client_step
+    def teach(self, me: Client) -> Fields:
+        said = dict(super().teach(me))
+        if me.facts.index == 1:
+            if self.says is None:
+                raise RuntimeError("nothing to say")
+            said |= self.says
+        return said
+
+
+def states(run: Run) -> dict[int, str]:
+    """A digest of each client's state, as it was saved last."""
+    return {client: saved.digest for client, saved in run.directory.states.items()}
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        {"posteriors": torch.full((ROWS, 7), 1 / 7)},
+        {"rows": torch.full((ROWS,), 10**6).int()},
+        {"accuracy": 7.5},
+    ],
+    ids=["wrong width", "rows that are not there", "an impossible accuracy"],
+)
+def test_a_peers_nonsense_is_as_if_it_had_said_nothing(make_run: MakeRun, says: dict[str, Any]) -> None:
+    """To the others, bit for bit; and nobody fails of it."""
+    silent = done(make_run, Nonsense, rounds=1)
+    absurd = done(make_run, type("Absurd", (Nonsense,), {"says": says}), rounds=1)
+    assert [failure["client"] for failure in failures_of(silent.path)] == ["client-1"]
+    assert failures_of(absurd.path) == []
+    for client in (0, 2, 3):
+        assert states(absurd)[client] == states(silent)[client]
+
+
+def test_nan_does_not_leave_the_peer_that_made_it(make_run: MakeRun) -> None:
+    says = {"posteriors": torch.full((ROWS, CLASSES), float("nan"))}
+    broken = done(make_run, type("Broken", (Nonsense,), {"says": says}), rounds=2)
+    silent = done(make_run, Nonsense, rounds=2)
+    assert {(failure["client"], failure["step"]) for failure in failures_of(broken.path)} == {
+        ("client-1", "teach")
+    }
+    assert "NaN" in failures_of(broken.path)[0]["reason"]
+    assert states(broken) == states(silent)
+
+
+class Vanishing(FedH2L):
+    """Client 2 cannot be reached in rounds 3 to 5."""
+
+    gone: ClassVar[dict[int, range]] = {2: range(3, 6)}
+
+    def check(self, me: Client) -> None:
+        if me.moment.round in self.gone.get(me.facts.index, ()):
+            raise ConnectionError("out of reach")
+
+    @client_step
+    def teach(self, me: Client) -> Fields:
+        self.check(me)
+        return super().teach(me)
+
+    @client_step
+    def study(self, me: Client, heard: Any) -> Fields:
+        self.check(me)
+        return super().study(me, heard)
+
+
+def watched(make_run: MakeRun, method: type[FedH2L], rounds: int) -> tuple[Run, list[dict[int, str]]]:
+    """A run, and every client's state after each round."""
+    run = make_run(method, **FEDERATION, rounds=rounds, evaluate={"every": rounds})
+    seen: list[dict[int, str]] = [{}]
+    run.go(lambda now: seen.append(states(now)))
+    return run, seen
+
+
+def test_a_peer_may_vanish_and_come_back_while_the_others_go_on(make_run: MakeRun) -> None:
+    run, seen = watched(make_run, Vanishing, rounds=7)
+    failures = {
+        (line["round"], failure["client"], failure["step"])
+        for line in read_lines(run.path / "history.jsonl")
+        for failure in line.get("failures", ())
+    }
+    assert failures == {(number, "client-2", step) for number in (3, 4, 5) for step in ("teach", "study")}
+    # As it left, so it comes back; the others went on in every round, with two teachers instead of three.
+    assert seen[2][2] == seen[3][2] == seen[4][2] == seen[5][2] != seen[6][2] != seen[7][2]
+    for client in (0, 1, 3):
+        assert len({states[client] for states in seen[1:]}) == 7
+    for number, heard in ((2, 3), (3, 2), (5, 2), (6, 3)):
+        assert sizes(run, number)["client-0", "down", "posteriors"] == heard * POSTERIORS
+    _, undisturbed = watched(make_run, FedH2L, rounds=3)
+    assert undisturbed[2] == seen[2]
+    assert undisturbed[3][0] != seen[3][0]  # it is missed
+
+
+def test_the_last_peer_goes_on_alone(make_run: MakeRun) -> None:
+    alone = type("Alone", (Vanishing,), {"gone": {client: range(2, 9) for client in (1, 2, 3)}})
+    run, seen = watched(make_run, alone, rounds=4)
+    assert len({states[0] for states in seen[1:]}) == 4
+    assert "client-0" not in {failure["client"] for failure in failures_of(run.path)}
+
+
+def test_those_who_drop_out_are_missed_for_a_round_and_nobody_fails(make_run: MakeRun) -> None:
+    run = done(make_run, rounds=6, cohort={"dropout": 0.25})
+    assert failures_of(run.path) == []
+    absent = set()
+    for number in range(1, 7):
+        found = {name: size for (name, way, kind), size in sizes(run, number).items() if (way, kind) == UP}
+        assert list(found.values()) == [2 * POSTERIORS] * 3
+        absent |= {"client-0", "client-1", "client-2", "client-3"} - set(found)
+    assert len(absent) > 1
+
+
+UP = ("up", "posteriors")
