@@ -101,7 +101,10 @@ def test_every_link_is_counted(make_run: MakeRun, topology: str, links: int) -> 
 
 
 def test_an_interval_of_5_sends_a_fifth(make_run: MakeRun) -> None:
-    every, fifth = (done(make_run, settings={"interval": interval}, rounds=10) for interval in (1, 5))
+    every, fifth = (
+        done(make_run, settings={"interval": interval}, rounds=10, evaluate={"every": 10})
+        for interval in (1, 5)
+    )
     for kind in ("posteriors", "indices"):
         assert every.summary["bytes"]["up"][kind] == 5 * fifth.summary["bytes"]["up"][kind]
     assert not sizes(fifth, 4).keys() & sizes(fifth, 5).keys()  # nothing at all in between

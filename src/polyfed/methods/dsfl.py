@@ -13,17 +13,15 @@ Settings follow a public re-implementation, as the authors published no code.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
-from torch import Tensor
 
 from polyfed import learn
 from polyfed.learn import Distillation
-from polyfed.message import Fields, Kind
-from polyfed.method import client_step, register
-from polyfed.methods.through_public import ThroughPublic, ThroughPublicSettings, mean
-from polyfed.nodes import Client, Server
+from polyfed.method import register
+from polyfed.methods.through_public import DistilsLast, ThroughPublicSettings, mean
+from polyfed.nodes import Server
 
 if TYPE_CHECKING:
     from polyfed.fleet import Fleet
@@ -38,26 +36,13 @@ class DSFLSettings(ThroughPublicSettings):
 
 
 @register
-class DSFL(ThroughPublic):
+class DSFL(DistilsLast):
     """Clients and server learn from the sharpened mean of the clients' probabilities on public data."""
 
     name = "dsfl"
     summary = "the sharpened mean of the clients' probabilities on public data teaches (Itahara et al. 2020)"
-    sends: ClassVar = {"posteriors": Kind.POSTERIORS}
-    answers = "posteriors"
-    final_stage = "distilled"
     Settings = DSFLSettings
     settings: DSFLSettings
-
-    @client_step
-    def update(self, me: Client, rows: Tensor) -> Fields:
-        self.train(me)
-        return {"posteriors": self.packed(self.answered(me, rows))}
-
-    @client_step
-    def study(self, me: Client, rows: Tensor, posteriors: Tensor) -> Fields:
-        self.distil(me, rows, posteriors)
-        return {}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         cohort = fleet.sample()

@@ -20,17 +20,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from polyfed.learn import Distillation
-from polyfed.message import Fields, Kind
-from polyfed.method import client_step, register
-from polyfed.methods.through_public import ThroughPublic, ThroughPublicSettings
-from polyfed.nodes import Client, Facts, Server
+from polyfed.method import register
+from polyfed.methods.through_public import DistilsLast, ThroughPublicSettings
+from polyfed.nodes import Facts, Server
 
 if TYPE_CHECKING:
     from polyfed.fleet import Fleet
@@ -48,26 +47,13 @@ class KTpFLSettings(ThroughPublicSettings):
 
 
 @register
-class KTpFL(ThroughPublic):
+class KTpFL(DistilsLast):
     """Every client learns from its own mixture of all clients' answers; who helps whom is learnt too."""
 
     name = "ktpfl"
     summary = "every client has its own learnt mixture of all answers on public data (Zhang et al. 2021)"
-    sends: ClassVar = {"posteriors": Kind.POSTERIORS}
-    answers = "posteriors"
-    final_stage = "distilled"
     Settings = KTpFLSettings
     settings: KTpFLSettings
-
-    @client_step
-    def update(self, me: Client, rows: Tensor) -> Fields:
-        self.train(me)
-        return {"posteriors": self.packed(self.answered(me, rows))}
-
-    @client_step
-    def study(self, me: Client, rows: Tensor, posteriors: Tensor) -> Fields:
-        self.distil(me, rows, posteriors)
-        return {}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         rows = self.draw(server)

@@ -157,6 +157,26 @@ class ThroughPublic(Method):
         return answers.to(DTYPES[self.settings.travel])
 
 
+class DistilsLast(ThroughPublic):
+    """Clients train at home, answer with probabilities, then learn from the others: so a round ends."""
+
+    sends: ClassVar = {"posteriors": Kind.POSTERIORS}
+    answers = "posteriors"
+    final_stage = "distilled"
+
+    @client_step
+    def update(self, me: Client, rows: Tensor) -> Fields:
+        """Train on the client's own data, and answer."""
+        self.train(me)
+        return {"posteriors": self.packed(self.answered(me, rows))}
+
+    @client_step
+    def study(self, me: Client, rows: Tensor, posteriors: Tensor) -> Fields:
+        """Learn from what the server made of all answers."""
+        self.distil(me, rows, posteriors)
+        return {}
+
+
 def _is_table(answer: Any, shape: tuple[int, int]) -> TypeGuard[Tensor]:
     return isinstance(answer, Tensor) and answer.shape == shape and not answer.is_complex()
 

@@ -1,0 +1,47 @@
+"""FedH2L keeps the contract of a method on every topology and with every switch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from polyfed.methods.fedh2l import FedH2L
+from polyfed.testing import check_method
+
+# A round is one local step: it takes some of them to learn more than chance.
+FEDERATION: dict[str, Any] = {
+    "rounds": 10,
+    "data": {"limit": 300},
+    "models": {"names": ["mlp-small", "mlp"]},
+    "training": {"batch": 16, "lr": 0.1, "momentum": 0.9},
+}
+UNLABELLED = {"limit": 300, "public": {"source": "share", "share": 0.2, "labels": "none"}}
+ROTATED = {"limit": 100, "clients": None, "partition": {"kind": "rotated"}, "validation": 0.2}
+
+
+@pytest.mark.parametrize("topology", ["complete", "ring", "pairs", "star"])
+def test_it_keeps_the_contract_on_every_topology(topology: str) -> None:
+    check_method(FedH2L, config=FEDERATION, topology=topology)
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes"),
+    [
+        ({"topology": "pairs"}, {"data": {"limit": 300, "clients": 5}}),
+        ({"interval": 3, "conflict": "pcgrad"}, {"cohort": {"fraction": 0.75}}),
+        ({"labels": False, "conflict": "ignore"}, {"data": UNLABELLED}),
+        (
+            {"public_batch": 8},
+            {
+                "data": ROTATED,
+                "models": {"names": ["cnn-small", "mlp-small"]},
+                "training": {"optimiser": "amsgrad", "lr": 0.003, "momentum": 0.0},
+                "evaluate": {"every": 4, "validation": "everyone"},
+            },
+        ),
+    ],
+    ids=["pairs of five", "an interval, some peers", "no labels", "domains, AMSGrad, BatchNorm"],
+)
+def test_its_variants_keep_the_contract(settings: dict[str, Any], changes: dict[str, Any]) -> None:
+    check_method(FedH2L, config={**FEDERATION, **changes}, **settings)

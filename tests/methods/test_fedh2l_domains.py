@@ -1,0 +1,129 @@
+"""FedH2L's domains as paper 004 has them: who holds what, what is held out, and that peers gain by each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyfed
+from polyfed import papers
+from polyfed.checkpoint import read_lines
+from polyfed.config import read_config
+from polyfed.federation import Federation
+
+
+def federation(run: str, setting: str, scale: str = "paper", **changes: Any) -> Federation:
+    return Federation(read_config({**papers.load("004").config(run, setting, scale, seed=3), **changes}))
+
+
+@pytest.mark.parametrize(
+    ("run", "private", "public"),
+    [("fedh2l-5", 700, 50), ("agg-10", 650, 100), ("ind", 650, 100), ("fedmd-15", 600, 150)],
+)
+def test_rotated_mnist_is_split_exactly_as_in_the_paper(
+    real_data: Path, run: str, private: int, public: int
+) -> None:
+    """1,000 images a domain, all classes alike; nothing of a test image, however rotated, is seen in training."""
+    made = federation(run, "mnist")
+    origin, domain = made.dataset.column("origin"), made.dataset.column("domain")
+    assert made.partition.names == ("0°", "-20°", "-40°", "-60°")
+    assert len(made.dataset) == 4 * 1000
+    assert made.public is not None and len(made.public) == 4 * public
+    seen, tested = set(made.public.column("origin").tolist()), set()
+    for client in range(4):
+        held = made.holdings(client)
+        own = made.public[held.own_public]  # type: ignore[index]
+        for rows, size in ((held.train, private), (own, public), (held.validation, 100), (held.test, 150)):
+            assert rows.class_counts().tolist() == [size // 10] * 10
+            assert set(domain[rows.index]) == {client}
+        assert made.roster[client].samples == private
+        seen |= set(origin[held.train.index]) | set(origin[held.validation.index])
+        tested |= set(origin[held.test.index])
+    assert len(tested) == 150  # the same images in every domain
+    assert not seen & tested
+    assert len(made.whole_test) == 600
+    assert made.whole_validation is not None and len(made.whole_validation) == 400
+
+
+def test_the_paper_turns_clockwise(real_data: Path) -> None:
+    """A quarter of a turn would bring what is at the top of an image to its right: so does a third of it, in part."""
+    made = federation("ind", "mnist")
+    pixels, domain = np.asarray(made.dataset.inputs[..., 0]).astype(float), made.dataset.column("domain")
+    ones = made.labels == 1  # a stroke from the bottom (left) to the top (right)
+    across = np.arange(28) - 13.5
+    tops = [pixels[ones & (domain == number), :10].sum(axis=(0, 1)) for number in range(4)]
+    centres = [float(top @ across / top.sum()) for top in tops]
+    assert centres == sorted(centres)
+    assert centres[3] > centres[0] + 3
+
+
+def test_pacs_is_held_out_properly_and_each_domain_has_its_model(real_data: Path) -> None:
+    made = federation("objects-fedh2l", "pacs")
+    assert made.partition.names is not None
+    models = {made.partition.names[client]: made.architecture(client) for client in range(4)}
+    assert models == {
+        "photo": "resnet18",
+        "art_painting": "resnet34",
+        "cartoon": "alexnet",
+        "sketch": "vgg11",
+    }
+    assert made.dataset.shape == (3, 64, 64)
+    domain = made.dataset.column("domain")
+    assert made.public is not None
+    everything = [made.public.index]
+    for client in range(4):
+        held = made.holdings(client)
+        parts = [held.train.index, held.validation.index, held.test.index]
+        assert {*domain[np.concatenate(parts)]} == {client}
+        own = made.public.column("domain")[held.own_public]
+        assert set(own) == {client}
+        total = sum(map(len, parts)) + len(own)
+        for part, share in ((held.train, 0.65), (held.validation, 0.10), (held.test, 0.15)):
+            assert len(part) / total == pytest.approx(share, abs=0.01)
+        everything += parts
+    assert sorted(np.concatenate(everything)) == list(range(9991))  # each image in one place
+
+
+TINY = papers.load("004").config("fedh2l-10", "mnist", "tiny", seed=0)
+
+
+@pytest.fixture(scope="module")
+def reached(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Rotated digits: what 60 steps come to, alone and together."""
+    folder = tmp_path_factory.mktemp("domains")
+    found = {}
+    for name in ("local", "fedh2l"):
+        method = {**TINY["method"], "name": name} if name == "fedh2l" else name
+        once = (
+            {"training": {**TINY["training"], "steps": 1, "keep_optimiser": True}} if name == "local" else {}
+        )
+        config = {
+            **TINY,
+            **once,
+            "method": method,
+            "rounds": 60,
+            "evaluate": {"every": 20, "validation": "everyone"},
+        }
+        found[name] = polyfed.run(config, out=folder / name, workers=1)
+    return found
+
+
+def test_on_rotated_digits_peers_know_more_of_all_domains_than_each_alone(reached: dict[str, Any]) -> None:
+    alone, together = (reached[name].summary["last"] for name in ("local", "fedh2l"))
+    assert together["whole"]["mean"] > alone["whole"]["mean"] + 0.1
+    assert together["others"]["mean"] > alone["others"]["mean"] + 0.15
+    assert together["whole"]["worst"] > alone["whole"]["worst"]
+
+
+def test_what_is_not_a_nodes_own_of_the_whole_are_the_others(reached: dict[str, Any]) -> None:
+    """WDP, CDP and ACC of the history agree: 60 own test rows, 180 of the others, 240 in all."""
+    for line in read_lines(reached["fedh2l"].path / "history.jsonl"):
+        for score in line["clients"].values():
+            assert [score[part][1] for part in ("own", "others", "whole")] == [60, 180, 240]
+            assert score["own"][0] + score["others"][0] == score["whole"][0]
+            assert score["validation"][1] == 4 * 40  # everybody's
+        means = {part: line["summary"][part]["mean"] for part in ("own", "others", "whole")}
+        assert means["whole"] == pytest.approx((means["own"] + 3 * means["others"]) / 4)
