@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import population, roundtrip, speed
+from benchmarks import peers, population, roundtrip, speed
 
 
 def main() -> None:
@@ -13,6 +13,7 @@ def main() -> None:
     print()
     roundtrip.main()
     population.main()
+    peers.main()
 
 
 if __name__ == "__main__":

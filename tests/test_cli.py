@@ -150,6 +150,25 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
     "a sweep in a folder of others": (("sweep", "FILE", "--out", "."), "choose another --out"),
     "a bad shape": (("models", "--shape", "3,32"), "3x32x32"),
     "no model of that name": (("models", "nothing*"), "nothing*"),
+    "no server model": (
+        ("run", "FILE", "--set", "method=fedmd", "--set", "data.public={source: share, share: 0.2}"),
+        "fedmd needs a server model: set models.server or method.global=false",
+    ),
+    "no public data": (
+        ("run", "FILE", "--set", "method=dsfl"),
+        "dsfl needs public data: set data.public.source=share",
+    ),
+    "no public labels": (
+        (
+            *("run", "FILE", "--set", "method={name: fedmd, global: false}"),
+            *("--set", "data.public={source: share, share: 0.2, labels: none}"),
+        ),
+        "set data.public.labels=own or method.public_training=null",
+    ),
+    "unknown setting of a group": (
+        ("run", "FILE", "--set", "method={name: fedmd, distil: {epoch: 2}}"),
+        "method.distil.epoch: unknown key, did you mean 'epochs'?",
+    ),
 }
 
 

@@ -4,7 +4,19 @@ from typing import Any
 
 import pytest
 
-from polyfed.metrics import accuracy, amp, chosen_round, fm, mean_and_spread, spread_of, summarise, wlp
+from polyfed.metrics import (
+    accuracy,
+    amp,
+    chosen_for_each,
+    chosen_round,
+    fm,
+    mean_and_spread,
+    sent_per_client,
+    spread_of,
+    summarise,
+    with_others,
+    wlp,
+)
 
 # Paper 001, Table 2: three models on three clients. Its cells are only partly legible (an accuracy of 0.7, an AMP
 # of 0.65, FM 0.00667, 0.005 and 0.00667); these accuracies agree with them and with what the text says of them:
@@ -106,3 +118,54 @@ def test_without_validation_no_round_is_chosen() -> None:
     assert chosen_round([evaluated(1, None, 0.9)]) is None
     assert chosen_round([]) is None
     assert chosen_round([evaluated(1, None, 0.9), evaluated(2, 0.0, 0.1)]) == 2
+
+
+def test_the_others_are_the_whole_without_the_own() -> None:
+    # 9 of 10 right at home, 30 of 40 in all: 21 of 30 elsewhere
+    score = {"own": [9, 10], "whole": [30, 40], "validation": [1, 2]}
+    assert with_others(score) == {**score, "others": [21, 30]}
+    assert with_others({"own": [9, 10]}) == {"own": [9, 10]}
+    assert with_others({"whole": [9, 10]}) == {"whole": [9, 10]}
+    alone = {"own": [9, 10], "whole": [9, 10]}
+    assert with_others(alone) == alone  # there are no others
+
+
+def test_the_others_are_summed_up_as_the_own_and_the_whole_are() -> None:
+    scores = {
+        0: with_others({"own": [9, 10], "whole": [30, 40]}),  # others 21/30 = 0.7
+        1: with_others({"own": [8, 10], "whole": [17, 40]}),  # others 9/30 = 0.3
+    }
+    summary = summarise(scores, lambda _: "mlp")
+    assert summary["others"] == pytest.approx({"mean": 0.5, "worst": 0.3, "best": 0.7, "spread": 0.2})
+    assert summary["architectures"]["mlp"]["others"] == pytest.approx(0.5)
+
+
+def at(number: int, **validation: list[int]) -> dict[str, Any]:
+    """A line of a history: each client's score on validation; on test it has as many right as the round's number."""
+    return {
+        "round": number,
+        "clients": {name: {"validation": score, "whole": [number, 10]} for name, score in validation.items()},
+    }
+
+
+def test_each_client_has_its_own_best_round() -> None:
+    lines = [at(1, a=[5, 10], b=[9, 10]), at(2, a=[8, 10], b=[7, 10]), at(3, a=[6, 10], b=[9, 10])]
+    best = chosen_for_each(lines)
+    assert best == {
+        "a": {"validation": [8, 10], "whole": [2, 10]},
+        "b": {"validation": [9, 10], "whole": [1, 10]},  # the earlier of two equals
+    }
+
+
+def test_a_client_that_was_not_looked_at_in_a_round_is_not_chosen_there() -> None:
+    lines = [at(1, a=[5, 10]), at(2, b=[1, 10]), {"round": 3, "clients": {"a": {"whole": [9, 10]}}}]
+    assert {name: score["whole"] for name, score in chosen_for_each(lines).items()} == {
+        "a": [1, 10],
+        "b": [2, 10],
+    }
+    assert chosen_for_each([]) == {}
+
+
+def test_what_a_client_sends_is_the_mean_over_clients_without_framing() -> None:
+    summary = {"bytes": {"up": {"weights": 90, "metrics": 10, "control": 1000}, "down": {}}, "clients": 4}
+    assert sent_per_client(summary) == 25.0

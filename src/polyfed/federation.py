@@ -315,7 +315,9 @@ class Federation:
                 )
             )
         if Need.SERVER_MODEL in needs and self.config.models.server is None:
-            raise MethodError(f"{name} needs a server model: set models.server")
+            choice = method.Settings.model_fields.get("global_")
+            optional = " or method.global=false" if choice is not None and choice.annotation is bool else ""
+            raise MethodError(f"{name} needs a server model: set models.server{optional}")
         if self.config.training.keep_optimiser and "memory" not in method.keeps:
             raise MethodError(f"{name} keeps nothing of a client: set training.keep_optimiser=false")
         self.cohorts()

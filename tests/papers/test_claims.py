@@ -64,6 +64,12 @@ def test_a_margin_has_to_be_exceeded() -> None:
     assert (found.mark, found.weakest.held) == ("not shown", 2)
 
 
+def test_a_margin_below_zero_allows_to_fall_short_by_that_much() -> None:
+    numbers: Numbers = {"a": {0: 9.4, 1: 19.6}, "b": {0: 10, 1: 20}}  # −0.6 and −0.4: −0.5 ± 0.14
+    assert verdict(numbers, order=["a", "b"], margin=-1).mark == "shown"
+    assert verdict(numbers, order=["a", "b"], margin=-0.6).mark == "not shown"
+
+
 def test_of_a_chain_the_weakest_link_decides() -> None:
     # a − b: 10 ± 0; b − c: 1, 3, mean 2, deviation √2 ≈ 1.41, slack 0.59; c − d: 5 ± 0
     numbers: dict[str, dict[int, float]] = {

@@ -63,6 +63,17 @@ MISTAKES: dict[str, tuple[str, Any, str]] = {
         ["gain", "alone"],
         "no measured row 'gain'",
     ),
+    "no such row to divide by": (
+        "tables.traffic.rows.2.ratio",
+        ["all", "rond"],
+        "rows.rounds.ratio: no measured row 'rond', did you mean 'round'?",
+    ),
+    "a ratio of itself": ("tables.traffic.rows.2.ratio", ["all", "rounds"], "no measured row 'rounds'"),
+    "no such scale": (
+        "tables.traffic.scales",
+        ["tinny"],
+        "tables.traffic.scales: no scale 'tinny', did you mean 'tiny'?",
+    ),
     "two things at once": ("tables.main.rows.2.run", "alone", "one of: run, difference, ratio, parameters"),
     "no such model": ("tables.sizes.rows.0.parameters", {"mlp-smal": 1}, "did you mean 'mlp-small'?"),
     "no inputs": ("tables.sizes.inputs", None, "needs `inputs`"),
@@ -114,6 +125,12 @@ MISTAKES: dict[str, tuple[str, Any, str]] = {
     ),
     "curves of no run": ("figures.curves.rows", ["gain"], "no row with a run 'gain'"),
     "who holds what of no run": ("figures.who.run", "x", "figures.who.run: no run 'x'"),
+    "lines of no run": ("figures.steps.panels.0.lines.1.run", "x", "figures.steps.panels.0: no run 'x'"),
+    "lines in no setting": ("figures.steps.setting", "odd", "figures.steps.setting: no setting 'odd'"),
+    "features of no run": ("figures.seen.runs", {"x": "X"}, "figures.seen.runs: no run 'x'"),
+    "features in no setting": ("figures.seen.setting", "odd", "figures.seen.setting: no setting 'odd'"),
+    "no scale of a figure": ("figures.seen.scales", ["big"], "figures.seen.scales: no scale 'big'"),
+    "a figure of another kind": ("figures.seen.kind", "picture", "figures.seen"),
     "two of one name": (
         "figures.main",
         {"kind": "curves", "title": "x", "table": "main", "rows": ["alone"]},
@@ -153,6 +170,7 @@ def test_the_file_may_be_missing_or_no_yaml(tmp_path: Path) -> None:
         ("79k", "79k", 79e3),
         ("4.7m", "4.7m", 4.7e6),
         ("2.06 GB", "2.06 GB", 2.06e9),
+        ("10e6", "10e6", 1e7),
     ],
 )
 def test_numbers_keep_the_form_that_the_paper_gives_them(given: Any, text: str, value: float) -> None:
@@ -166,6 +184,24 @@ def test_a_column_is_a_setting_or_more_than_that(fake: Paper) -> None:
     assert (even.key, even.setting, fake.column_name(skewed)) == ("even", "even", "α = 0.3")
     up = fake.tables["cost"].columns[0]
     assert (up.setting, up.measure, fake.column_name(up)) == ("even", "bytes.up", "sent")
+
+
+def test_a_column_of_a_group_is_named_by_both(fake: Paper) -> None:
+    column = fake.tables["domains"].column("first-whole")
+    assert (fake.column_name(column), fake.short_name(column)) == ("The first whole", "whole")
+    assert fake.tables["domains"].groups and not fake.tables["main"].groups
+
+
+def test_a_table_may_be_there_at_some_scales_only(fake: Paper) -> None:
+    assert fake.scales_of(fake.tables["traffic"]) == ("tiny",)
+    assert fake.scales_of(fake.tables["main"]) == ("paper", "tiny")
+
+
+def test_a_ratio_is_a_plain_number_of_the_runs_of_both_its_rows(fake: Paper) -> None:
+    table = fake.tables["traffic"]
+    column = table.column("sent")
+    assert [table.unit_of(row, column) for row in table.rows] == ["bytes", "bytes", "number"]
+    assert set(table.runs_for(table.row("rounds"), column)) == {("together", "even")}
 
 
 def test_a_difference_needs_the_runs_of_both_its_rows(fake: Paper) -> None:

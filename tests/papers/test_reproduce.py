@@ -12,8 +12,9 @@ from tests.papers.conftest import FAKE, Command, Write
 from polyfed import api, cli
 from polyfed.errors import ConfigError
 from polyfed.grid import carry_out
-from polyfed.papers.results import RunKey
+from polyfed.papers.results import Evaluations, RunKey
 from polyfed.reproduce import make_plan, settings_of, states_of
+from polyfed.reproduce.outcome import by_step
 
 MAIN = f"{FAKE}/main"
 
@@ -128,6 +129,51 @@ def test_tables_and_figures_share_runs(command: Command, finished: Path) -> None
     assert list(result(finished, "curves")["curves"]["even"]["alone"]["0"]) == ["1", "2"]
 
 
+def test_lines_are_along_local_steps(command: Command, finished: Path) -> None:
+    said = command("reproduce", f"{FAKE}/steps", "--out", finished)
+    assert "4 of 4 runs had finished before" in said.out
+    found = result(finished, "steps")["by local step"]
+    history = finished / "fake" / "tiny" / "alone" / "even" / "seed-1" / "history.jsonl"
+    lines = [json.loads(line) for line in history.read_text().splitlines()]
+    expected = {str(line["round"]): 100 * line["summary"]["validation"] for line in lines}
+    assert found["Accuracy"]["Alone"]["1"] == pytest.approx(expected)
+    assert list(found["Traffic"]["Together"]) == ["0", "1"]
+    assert (finished / "fake" / "tiny" / "steps.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_round_of_several_steps_is_so_many_along_the_line(content: dict[str, Any], written: Write) -> None:
+    content["scales"]["tiny"]["runs"]["alone"] = {"training.steps": 7}
+    plan = make_plan(f"{written(content)}/steps", seeds=1)
+    runs = {key: Evaluations([{"round": 2, "summary": {"validation": 0.5}}]) for key in plan.jobs}
+    alone, together = plan.item.panels[0].lines  # type: ignore[union-attr]
+    assert by_step(plan, runs, alone, "percent") == {0: {14: 50.0}}
+    assert by_step(plan, runs, together, "percent") == {0: {2: 50.0}}
+
+
+def test_features_are_shown_of_one_seed(command: Command, finished: Path) -> None:
+    assert set(make_plan(f"{FAKE}/seen", seeds=5).jobs) == {
+        RunKey("alone", "even", 0),
+        RunKey("together", "even", 0),
+    }
+    said = command("reproduce", f"{FAKE}/seen", "--out", finished)
+    assert "2 of 2 runs had finished before" in said.out
+    shares = result(finished, "seen")["share of the variance along x and y"]
+    for run in ("alone", "together"):
+        first, second = shares[run]
+        assert 1 > first >= second > 0
+    assert (finished / "fake" / "tiny" / "seen.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_table_of_groups_and_one_of_bytes(command: Command, finished: Path) -> None:
+    domains = command("reproduce", f"{FAKE}/domains", "--out", finished).out
+    assert "The first" in domains
+    traffic = command("reproduce", f"{FAKE}/traffic", "--out", finished).out
+    # 4,810 parameters of 4 bytes, and what is measured on the way
+    row = next(line for line in traffic.splitlines() if line.strip().startswith("In a round"))
+    assert "19.3 kB" in row or "19.2 kB" in row
+    assert "all / round: 2 ± 0" in traffic
+
+
 def test_claims_on_rows_that_are_left_out_are_not_measured(command: Command, finished: Path) -> None:
     said = command("reproduce", MAIN, "--out", finished, "--rows", "alone", "--seeds", 1)
     assert "2 of 2 runs had finished before" in said.out
@@ -198,6 +244,10 @@ MISTAKES: dict[str, tuple[tuple[object, ...], str]] = {
     "no such file": (("nowhere.yaml/table2",), "no file nowhere.yaml"),
     "no such table": (("000/tabel2",), "did you mean 'table2'?"),
     "no such scale": ((MAIN, "--scale", "tinny"), "did you mean 'tiny'?"),
+    "not at this scale": (
+        (f"{FAKE}/traffic", "--scale", "paper"),
+        "--scale paper: fake/traffic is there at scale tiny only",
+    ),
     "no such row": (
         (MAIN, "--rows", "alone,togehter"),
         "--rows togehter: no such one, did you mean 'together'?",

@@ -16,6 +16,7 @@ from polyfed.papers.results import (
     mean_curve,
     read_cell,
     read_curves,
+    sent_in,
 )
 
 
@@ -79,6 +80,40 @@ def test_without_validation_no_round_is_chosen() -> None:
     assert Evaluations([]).value("whole.mean", "last") is None
 
 
+def test_each_client_may_have_a_round_of_its_own_chosen() -> None:
+    """Client 0 is best on validation in round 1, client 1 in round 2; what is reported is of these."""
+    first = {
+        "client-0": {"validation": [9, 10], "whole": [5, 10]},
+        "client-1": {"validation": [1, 4], "whole": [1, 10]},
+    }
+    second = {
+        "client-0": {"validation": [8, 10], "whole": [9, 10]},
+        "client-1": {"validation": [3, 4], "whole": [7, 10]},
+    }
+    lines = [line(1, 0.3, 0.5, clients=first), line(2, 0.8, 0.7, clients=second)]
+    run = Evaluations(lines, chosen="each")
+    assert run.value("whole.mean", "chosen") == pytest.approx((0.5 + 0.7) / 2)
+    assert run.value("clients.client-0.whole", "chosen") == 0.5
+    assert run.value("clients.client-1.whole", "chosen") == 0.7
+    assert run.value("clients.client-0.whole", "last") == 0.9
+    assert run.value("whole.mean", "last") == 0.8
+    assert run.value("bytes.up", "chosen") is None  # no moment is everyone's
+    assert Evaluations(lines).value("whole.mean", "chosen") == 0.8
+    untold = line(1, 0.3, clients={"client-0": {"whole": [3, 10]}})
+    assert Evaluations([untold], chosen="each").value("whole.mean", "chosen") is None
+
+
+def test_what_was_sent_is_of_the_whole_run() -> None:
+    # 3 clients sent 600 + 60 bytes besides framing in 4 rounds: 220 each, 55 a round
+    sent = sent_in(
+        {"bytes": {"up": {"posteriors": 600, "metrics": 60, "control": 999}}, "clients": 3, "rounds": 4}
+    )
+    assert sent == {"sent.client": 220.0, "sent.round": 55.0}
+    run = Evaluations([line(1, 0.5, 0.5)], sent=sent)
+    assert (run.value("sent.round", "last"), run.value("sent.round", "chosen")) == (55.0, None)
+    assert Evaluations([line(1, 0.5)]).value("sent.round", "last") is None
+
+
 def test_curves_have_the_rounds_that_were_evaluated() -> None:
     run = Evaluations([START, line(2, 0.5), line(4, 0.7)])
     assert run.curve("whole.mean") == {2: 0.5, 4: 0.7}
@@ -109,6 +144,18 @@ def test_a_difference_is_taken_seed_by_seed(fake: Paper) -> None:
     gain = cell(fake, "main", "gain", "even")
     assert gain.last == {1: pytest.approx(90 - 20)}
     assert gain.chosen == {1: pytest.approx(90 - 60)}
+
+
+def test_a_ratio_is_taken_seed_by_seed_and_of_nothing_there_is_none(fake: Paper) -> None:
+    table = fake.tables["traffic"]
+    runs = {
+        RunKey("together", "even", seed): Evaluations(
+            [line(1, 0.5)], sent={"sent.client": client, "sent.round": each}
+        )
+        for seed, client, each in ((0, 60.0, 20.0), (1, 80.0, 20.0), (2, 0.0, 0.0))
+    }
+    cell = read_cell(table, table.row("rounds"), table.column("sent"), runs)
+    assert (cell.last, cell.chosen) == ({0: 3.0, 1: 4.0}, {})
 
 
 def test_parameters_are_counted_on_the_models_themselves(fake: Paper) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polyfed import papers
+from polyfed import models, papers
 from polyfed.papers import Paper
 from polyfed.papers.claims import judge
 from polyfed.papers.results import count_parameters
@@ -72,3 +72,90 @@ def test_000_table_1_counts_what_the_paper_prints() -> None:
         unit = 1e6 if printed.text.endswith("m") else 1e3
         slip = row.key in ("fedavg-40", "fedavg-60", "fedavg-100")
         assert (abs(counted - printed.value) <= (0.05 if unit == 1e6 else 0.51) * unit) != slip, row.key
+
+
+# -- 004 -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["table2", "table3", "table4", "table7", "table8"])
+def test_004_prints_averages_of_what_it_prints_of_its_nodes(key: str) -> None:
+    """To the last digit: so no number was copied wrongly."""
+    table = papers.load("004").tables[key]
+    for row in table.rows:
+        for measure in ("acc", "wdp", "cdp") if row.paper else ():
+            nodes = [
+                number.value
+                for column, number in row.paper.items()
+                if column.endswith(measure) and not column.startswith("avg")
+            ]
+            assert len(nodes) == 4
+            assert row.paper[f"avg-{measure}"].value == pytest.approx(sum(nodes) / 4, abs=0.0101), row.key
+
+
+def test_004_accuracy_over_all_is_that_of_the_own_and_three_other_domains_but_for_known_slips() -> None:
+    slips = set()
+    for row in papers.load("004").tables["table2"].rows:
+        for node in ("m0", "m20", "m40", "m60"):
+            acc, wdp, cdp = (row.paper[f"{node}-{measure}"].value for measure in ("acc", "wdp", "cdp"))
+            if abs(acc - (wdp + 3 * cdp) / 4) > 0.012:
+                slips.add((row.key, node))
+    assert slips == {("fedh2l-5", "m20"), ("fedh2l-5", "m40"), ("agg-15", "m20"), ("ind", "m60")}
+
+
+def numbers_sent(rounds: int, batch: int, classes: int) -> int:
+    """By a node of FedH2L, as the paper counts: posteriors and an accuracy, once a round."""
+    return rounds * (batch * classes + 1)
+
+
+@pytest.mark.parametrize(
+    ("run", "setting", "scale", "model", "shape", "classes", "sent"),
+    [
+        ("fedavg", "mnist", "paper", "lenet-caffe", (1, 28, 28), 10, numbers_sent(10_000, 32, 10)),
+        ("fedprox", "mnist", "small", "lenet5", (1, 28, 28), 10, numbers_sent(1000, 32, 10)),
+        ("fedavg", "mnist", "tiny", "mlp-small", (1, 8, 8), 10, numbers_sent(100, 16, 10)),
+        (
+            "pacs-fedavg",
+            "pacs-resnet18",
+            "paper",
+            "resnet18",
+            (3, 64, 64),
+            7,
+            100 * numbers_sent(10_000, 32, 7),
+        ),
+        (
+            "office-fedprox",
+            "office-home-resnet18",
+            "paper",
+            "resnet18",
+            (3, 64, 64),
+            65,
+            100 * numbers_sent(10_000, 32, 65),
+        ),
+    ],
+)
+def test_004_fedavg_has_the_bandwidth_that_it_is_said_to_have(
+    run: str, setting: str, scale: str, model: str, shape: tuple[int, int, int], classes: int, sent: int
+) -> None:
+    """And as many local steps as FedH2L."""
+    paper = papers.load("004")
+    config = config_of(paper, run, setting, scale, seed=0)
+    assert config.models.names == [model]
+    assert config.rounds == sent // models.size(model, shape, classes).parameters
+    together = "objects-fedh2l" if setting != "mnist" else "fedh2l-10"
+    steps = config_of(paper, together, setting, scale, seed=0).rounds
+    assert config.training.steps is not None
+    assert config.rounds * config.training.steps == pytest.approx(steps, rel=0.011)
+
+
+def test_004_all_take_as_many_local_steps_and_are_looked_at_as_often() -> None:
+    paper = papers.load("004")
+    for scale in ("paper", "small", "tiny"):
+        ours = config_of(paper, "fedh2l-10", "mnist", scale, seed=0)
+        for run in ("ind", "agg-5", "agg-10", "agg-15", "fedmd-5", "fedmd-10", "fedmd-15"):
+            theirs = config_of(paper, run, "mnist", scale, seed=0)
+            assert theirs.training.steps is not None
+            assert theirs.rounds * theirs.training.steps == ours.rounds
+            assert theirs.evaluate.every * theirs.training.steps == ours.evaluate.every
+            assert theirs.training.optimiser == ours.training.optimiser == "amsgrad"
+            assert theirs.training.keep_optimiser
+            assert (theirs.training.lr, theirs.training.batch) == (ours.training.lr, ours.training.batch)

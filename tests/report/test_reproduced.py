@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from polyfed import papers
 from polyfed.papers.claims import judge_all
 from polyfed.papers.results import Cell, Outcome
-from polyfed.report.reproduced import outcome_tables, shown, whole, with_spread
-from polyfed.report.reproduced_figures import Curve, Panel, draw_curves, draw_table
+from polyfed.report.reproduced import outcome_tables, shown, side_by_side, whole, with_spread
+from polyfed.report.reproduced_figures import (
+    Cloud,
+    Curve,
+    Panel,
+    draw_curves,
+    draw_features,
+    draw_lines,
+    draw_table,
+)
 from polyfed.report.reproduced_markdown import markdown
 from polyfed.reproduce.outcome import printed_look
 
@@ -21,8 +31,17 @@ CHOSEN_LESS = 30.0
 
 @pytest.fixture
 def outcome() -> Outcome:
-    """Table 2 of paper 000 as if measured: the paper's numbers and two more, 30 less at the chosen round."""
-    paper = papers.load("000")
+    return as_if_measured("000")
+
+
+@pytest.fixture
+def grouped() -> Outcome:
+    return as_if_measured("004")
+
+
+def as_if_measured(name: str) -> Outcome:
+    """Table 2 of a paper as if measured: the paper's numbers and two more, 30 less at the chosen round."""
+    paper = papers.load(name)
     table = paper.tables["table2"]
     cells = {}
     for row in table.rows:
@@ -31,11 +50,12 @@ def outcome() -> Outcome:
             cells[row.key, column.key] = Cell(
                 last={0: number + 1, 1: number + 3}, chosen={0: number - CHOSEN_LESS, 1: number - CHOSEN_LESS}
             )
+    first = "initial" if name == "000" else table.rows[0].key
     judged = judge_all(
         paper,
         "table2",
         last=lambda _table, row, column: cells[row, column].last,
-        chosen=lambda _table, row, column: {} if row == "initial" else cells["initial", column].chosen,
+        chosen=lambda _table, row, column: {} if row == first else cells[first, column].chosen,
         printed=printed_look(paper),
     )
     return Outcome(paper, "table2", "tiny", 2, table.rows, table.columns, cells, judged)
@@ -102,3 +122,88 @@ def test_figures_are_drawn(outcome: Outcome, tmp_path: Path) -> None:
     }
     path = draw_curves([Panel("le = 5", curves)] * 5, "title " * 40, "accuracy in %", tmp_path / "curves.svg")
     assert "<svg" in path.read_text()
+
+
+# -- groups of columns ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("room", "sizes"),
+    [
+        (158, [15]),  # 15 columns of 10, and 4 gaps of 2 between 5 groups
+        (157, [12, 3]),
+        (62, [6, 6, 3]),
+        (61, [3] * 5),
+        (29, [2, 1] * 5),
+        (9, [1] * 15),
+    ],
+)
+def test_groups_are_kept_whole_where_that_is_possible(grouped: Outcome, room: int, sizes: list[int]) -> None:
+    parts = side_by_side(grouped.columns, {column.key: 10 for column in grouped.columns}, room)
+    assert [len(part) for part in parts] == sizes
+    assert [column for part in parts for column in part] == list(grouped.columns)
+
+
+def test_without_groups_as_many_columns_as_fit_are_side_by_side(outcome: Outcome) -> None:
+    widths = {column.key: 20 for column in outcome.columns}
+    assert [len(part) for part in side_by_side(outcome.columns, widths, 60)] == [3, 1]
+
+
+@pytest.mark.parametrize(("width", "blocks"), [(110, 5), (150, 3), (210, 2)])
+def test_fifteen_columns_are_printed_in_blocks_of_whole_groups(
+    grouped: Outcome, width: int, blocks: int
+) -> None:
+    tables = outcome_tables(grouped, width)
+    assert len(tables) == blocks
+    lines = [line for table in tables for line in printed(table, width)]
+    assert max(len(line.rstrip()) for line in lines) <= width
+    text = "\n".join(lines)
+    for name in ("Avg.", "M0-LeNet", "M20-LeNet", "M40-LeNet", "M60-LeNet"):
+        assert text.count(name) == 1
+    row = next(line for line in lines if line.strip().startswith("IND "))
+    assert row.split()[:4] == ["IND", "68.45", "70.5", "±"]
+
+
+def test_a_group_may_have_a_long_name(grouped: Outcome) -> None:
+    """It makes its middle column wider, and then fewer fit side by side; rows keep their names."""
+    columns = tuple(
+        column.model_copy(update={"group": f"{column.group}-{'x' * 30}"}) for column in grouped.columns
+    )
+    table = grouped.table.model_copy(update={"columns": columns})
+    paper = grouped.paper.model_copy(update={"tables": {"table2": table}})
+    for width in (110, 150):
+        lines = [
+            line
+            for part in outcome_tables(dataclasses.replace(grouped, paper=paper, columns=columns), width)
+            for line in printed(part, width)
+        ]
+        assert max(len(line.rstrip()) for line in lines) <= width
+        assert sum("M20-LeNet-" + "x" * 30 in line for line in lines) == 1
+        assert sum(line.strip().startswith("FedH2L (asynchronous) ") for line in lines) >= 3
+
+
+def test_claims_name_a_column_with_its_group(grouped: Outcome) -> None:
+    lines = printed(whole(grouped, 150), 150)
+    assert any(line.split()[:4] == ["✓", "shown", "Avg.", "ACC"] for line in lines)
+    assert any("the round chosen on validation for each client" in line for line in lines)
+
+
+def test_markdown_has_a_table_for_each_group(grouped: Outcome) -> None:
+    text = markdown(grouped, "polyfed reproduce 004/table2", "table2.png")
+    assert text.count("**M20-LeNet**") == 2  # at the last round, and as chosen
+    assert text.count("|  | ACC | WDP | CDP |") == 10
+    assert "| IND | 68.45 → **70.5 ± 1.4** |" in text
+    assert "At the round chosen on validation for each client (never on test data):" in text
+
+
+def test_other_figures_are_drawn(grouped: Outcome, tmp_path: Path) -> None:
+    assert "<svg" in draw_table(grouped, tmp_path / "table.svg").read_text()
+    curves: dict[str, Curve] = {"CE": {50: (2.0, 0.1), 100: (1.0, 0.1)}, "Missing": {}}
+    panels = [Panel("Losses", curves, "loss"), Panel("Accuracy", curves, "accuracy in %")]
+    lines = draw_lines(panels, "title " * 40, "local steps", tmp_path / "lines.svg")
+    assert "<svg" in lines.read_text()
+    clouds = [Cloud("IND (80 % of the variance)", np.arange(12.0).reshape(6, 2))] * 3
+    for classes in (3, 12):
+        names = [str(number) for number in range(classes)]
+        path = draw_features(clouds, np.arange(6) % 3, names, "title", tmp_path / f"features-{classes}.svg")
+        assert "<svg" in path.read_text()

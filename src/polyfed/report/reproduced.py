@@ -97,23 +97,34 @@ def outcome_tables(outcome: Outcome, width: int) -> list[Grid]:
     """
     named = max(len(row.name) for row in outcome.rows) + 4
     cells = {column.key: _cells(outcome, column) for column in outcome.columns}
-    each = max(len(line) for lines in cells.values() for pair in lines for line in pair) + 2
-    gaps = len(GAP) * (len(by_group(outcome.columns)) - 1)
-    most = max(1, (width - named - gaps) // each)
-    return [_grid(outcome, part, cells) for part in side_by_side(outcome.columns, most)]
+    widths = {key: max(len(line) for pair in lines for line in pair) + 2 for key, lines in cells.items()}
+    if outcome.table.groups:
+        for group in by_group(outcome.columns):
+            middle = group[len(group) // 2]
+            widths[middle.key] = max(widths[middle.key], len(middle.group) + 2)
+    else:
+        widths = dict.fromkeys(widths, max(widths.values()))
+    parts = side_by_side(outcome.columns, widths, width - named)
+    return [_grid(outcome, part, cells) for part in parts]
 
 
-def side_by_side(columns: Sequence[Column], most: int) -> list[list[Column]]:
-    """Columns in parts of at most so many; a group is only torn apart if it alone is too wide."""
-    parts: list[list[Column]] = []
-    for group in by_group(columns):
-        for start in range(0, len(group), most):
-            piece = group[start : start + most]
-            if parts and len(parts[-1]) + len(piece) <= most:
-                parts[-1].extend(piece)
+def side_by_side(columns: Sequence[Column], widths: Mapping[str, int], room: int) -> list[list[Column]]:
+    """Columns in parts that fit into a room; a group is only torn apart if it alone is too wide."""
+
+    def fits(part: Sequence[Column]) -> bool:
+        gaps = len(GAP) * (len(by_group(part)) - 1)
+        return sum(widths[column.key] for column in part) + gaps <= room
+
+    def filled(pieces: Iterable[list[Column]]) -> list[list[Column]]:
+        parts: list[list[Column]] = []
+        for piece in pieces:
+            if parts and fits([*parts[-1], *piece]):
+                parts[-1] += piece
             else:
                 parts.append(piece)
-    return parts
+        return parts
+
+    return filled(piece for group in by_group(columns) for piece in filled([column] for column in group))
 
 
 def by_group(columns: Sequence[Column]) -> list[list[Column]]:

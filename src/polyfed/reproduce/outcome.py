@@ -139,7 +139,7 @@ def write_lines(plan: Plan, figure: Lines) -> list[Path]:
     """Every line as JSON, by seed, and a picture of their means."""
     runs = evaluations(plan)
     found = {
-        panel.title: {line.name: _by_step(plan, runs, line, panel.unit) for line in panel.lines}
+        panel.title: {line.name: by_step(plan, runs, line, panel.unit) for line in panel.lines}
         for panel in figure.panels
     }
     panels = [
@@ -155,7 +155,7 @@ def write_lines(plan: Plan, figure: Lines) -> list[Path]:
     return [_write_json(plan, {"by local step": found}), picture]
 
 
-def _by_step(plan: Plan, runs: Runs, line: Line, unit: Unit) -> dict[int, dict[int, float]]:
+def by_step(plan: Plan, runs: Runs, line: Line, unit: Unit) -> dict[int, dict[int, float]]:
     """A line by local step instead of round, for each seed, in its unit."""
     curves = {}
     for key, run in runs.items():

@@ -1,0 +1,183 @@
+"""FedH2L against a bare loop of the same operations: `python -m benchmarks.peers [ROUNDS]`.
+
+Rotated MNIST (or digits where MNIST is not at hand), four nodes, LeNet-5, batch 32, AMSGrad; evaluation of all nodes on
+all domains every 50 rounds is part of it. The loop is tuned as polyfed is: layout, fused optimiser, kept memory, one
+thread. Interleaved, one process a case; prints ratios (targets: 1.1 on one worker, 0.6 on two).
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks.works import cpu_seconds
+from polyfed import data
+from polyfed.config import read_config
+from polyfed.engines.warm import keep_freed_memory
+from polyfed.errors import DataError
+from polyfed.federation import Federation
+from polyfed.models import memory_format
+
+REPEATS = 3
+ROUNDS = 300
+EVERY = 50
+BATCH = 32
+CASES = ("bare", "1", "2")
+
+
+def config(rounds: int) -> dict[str, Any]:
+    try:
+        data.load("mnist", "train")
+        source = {"source": "mnist", "per_class": 100}
+    except DataError:
+        source = {"source": "digits", "size": 28}
+    return {
+        "method": "fedh2l",
+        "rounds": rounds,
+        "data": {
+            **source,
+            "partition": {"kind": "rotated", "angles": [0, -20, -40, -60]},
+            "validation": 1 / 9,
+            "test": 1 / 6,
+            "public": {"source": "share", "share": 0.1},
+        },
+        "models": {"names": ["lenet5"]},
+        "training": {"batch": BATCH, "optimiser": "amsgrad", "lr": 1e-3, "weight_decay": 1e-4},
+        "evaluate": {"every": EVERY, "validation": "everyone"},
+    }
+
+
+def polyfed_run(rounds: int, workers: int) -> dict[str, float]:
+    import polyfed  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory() as folder:
+        run = polyfed.prepare(config(rounds), out=Path(folder) / "run", workers=workers)
+        run.open()
+        wall, cpu = time.perf_counter(), cpu_seconds()
+        run.go()
+        assert run.last is not None
+        accuracy = run.last["summary"]["whole"]["mean"]
+        return {"wall": time.perf_counter() - wall, "cpu": cpu_seconds() - cpu, "accuracy": accuracy}
+
+
+class Node:
+    """One node of the bare loop."""
+
+    def __init__(self, federation: Federation, index: int) -> None:
+        held = federation.holdings(index)
+        assert held.public is not None and held.own_public is not None and held.whole_validation is not None
+        self.model: nn.Module = federation.own_model(index)
+        layout = memory_format(self.model)
+        self.x, self.y = held.train.tensors(layout)
+        self.public_x, self.public_y = held.public.tensors(layout)
+        self.own_public = held.own_public
+        self.looks = [rows.tensors(layout) for rows in (held.whole_validation, held.test, held.whole_test)]
+        self.parameters = list(self.model.parameters())
+        self.optimiser = torch.optim.Adam(
+            self.parameters, lr=1e-3, weight_decay=1e-4, amsgrad=True, fused=True
+        )
+        self.random = torch.Generator().manual_seed(index)
+        self.local = torch.empty(0)
+
+    def step(self, loss: Tensor) -> Tensor:
+        """The gradient of a loss, as one vector."""
+        return torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, self.parameters)])
+
+    def follow(self, gradient: Tensor) -> None:
+        place = 0
+        for parameter in self.parameters:
+            end = place + parameter.numel()
+            parameter.grad = gradient[place:end].view(parameter.shape)
+            place = end
+        self.optimiser.step()
+
+    def teach(self) -> tuple[Tensor, Tensor, float]:
+        rows = torch.randperm(len(self.y), generator=self.random)[:BATCH]
+        self.local = self.step(F.cross_entropy(self.model(self.x[rows]), self.y[rows]))
+        self.follow(self.local)
+        rows = self.own_public[torch.randperm(len(self.own_public), generator=self.random)[:BATCH]]
+        self.model.eval()
+        with torch.no_grad():
+            said = self.model(self.public_x[rows]).softmax(dim=1)
+        self.model.train()
+        return rows, said, (said.argmax(dim=1) == self.public_y[rows]).float().mean().item()
+
+    def study(self, lessons: list[tuple[Tensor, Tensor, float]]) -> None:
+        rows = torch.cat([lesson[0] for lesson in lessons])
+        said = torch.cat([lesson[1] for lesson in lessons])
+        trust = torch.tensor([lesson[2] for lesson in lessons]).repeat_interleave(BATCH)
+        logits = self.model(self.public_x[rows])
+        divergence = F.kl_div(logits.log_softmax(dim=1), said, reduction="none").sum(dim=1)
+        labels = F.cross_entropy(logits, self.public_y[rows], reduction="none")
+        public = self.step((trust * divergence + labels).mean())
+        overlap = public.dot(self.local)
+        if overlap < 0:
+            public = public - overlap / self.local.dot(self.local) * self.local
+        self.follow(public)
+
+    @torch.no_grad()
+    def look(self) -> float:
+        self.model.eval()
+        shares = [(self.model(x).argmax(dim=1) == y).double().mean() for x, y in self.looks]
+        self.model.train()
+        return float(shares[-1])
+
+
+def bare_loop(rounds: int) -> dict[str, float]:
+    """Algorithm 1 by hand in one process on one thread."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    federation = Federation(read_config(config(rounds)))
+    nodes = [Node(federation, index) for index in range(federation.clients)]
+    accuracy = 0.0
+    wall, cpu = time.perf_counter(), time.process_time()
+    for number in range(1, rounds + 1):
+        lessons = [node.teach() for node in nodes]
+        for place, node in enumerate(nodes):
+            node.study(lessons[:place] + lessons[place + 1 :])
+        if number % EVERY == 0 or number == rounds:
+            accuracy = statistics.fmean(node.look() for node in nodes)
+    return {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu, "accuracy": accuracy}
+
+
+def main() -> None:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    if len(sys.argv) > 2:
+        case = sys.argv[2]
+        found = bare_loop(rounds) if case == "bare" else polyfed_run(rounds, int(case))
+        sys.stdout.write(json.dumps(found) + "\n")
+        return
+    results: dict[str, list[dict[str, float]]] = {case: [] for case in CASES}
+    for _ in range(REPEATS):
+        for case in CASES:
+            command = [sys.executable, "-m", "benchmarks.peers", str(rounds), case]
+            said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            results[case].append(json.loads(said.splitlines()[-1]))
+    print(f"FedH2L, 4 nodes, LeNet-5, {rounds} rounds: ratios to a bare loop tuned the same way")
+    for case in CASES[1:]:
+        pairs = list(zip(results[case], results["bare"], strict=True))
+        walls, cpus = ([one[what] / other[what] for one, other in pairs] for what in ("wall", "cpu"))
+        target = {"1": 1.1, "2": 0.6}[case]
+        print(
+            f"  {case} worker{'s' if case != '1' else ''}: wall {statistics.median(walls):.2f}"
+            f" ({min(walls):.2f}–{max(walls):.2f}, target {target}), CPU {statistics.median(cpus):.2f}"
+        )
+    shown = ", ".join(
+        f"{case} {statistics.median(found['accuracy'] for found in results[case]):.3f}" for case in CASES
+    )
+    wall = statistics.median(found["wall"] for found in results["bare"])
+    print(f"  bare loop {wall / rounds * 1e3:.1f} ms a round; accuracy at the end: {shown}")
+
+
+if __name__ == "__main__":
+    main()
