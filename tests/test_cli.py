@@ -154,10 +154,6 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
         ("run", "FILE", "--set", "method=fedmd", "--set", "data.public={source: share, share: 0.2}"),
         "fedmd needs a server model: set models.server or method.global=false",
     ),
-    "no public data": (
-        ("run", "FILE", "--set", "method=dsfl"),
-        "dsfl needs public data: set data.public.source=share",
-    ),
     "no public labels": (
         (
             *("run", "FILE", "--set", "method={name: fedmd, global: false}"),

@@ -33,6 +33,7 @@ RULE = (
 )
 MISSING = "–"
 GAP = "  "  # between groups of columns
+SECOND = "  chosen round"  # a row's second line
 CHOSEN: dict[Chosen, str] = {
     "round": "the round chosen on validation",
     "each": "the round chosen on validation for each client",
@@ -95,7 +96,7 @@ def outcome_tables(outcome: Outcome, width: int) -> list[Grid]:
 
     The second, dim line of a row is the round chosen on validation. A group of columns has its name above it.
     """
-    named = max(len(row.name) for row in outcome.rows) + 4
+    named = max(len(name) for name in (SECOND, *(row.name for row in outcome.rows))) + 4
     cells = {column.key: _cells(outcome, column) for column in outcome.columns}
     widths = {key: max(len(line) for pair in lines for line in pair) + 2 for key, lines in cells.items()}
     if outcome.table.groups:
@@ -147,7 +148,7 @@ def _grid(outcome: Outcome, part: Sequence[Column], cells: Cells) -> Grid:
     for place, row in enumerate(outcome.rows, start=1):
         pairs = [cells[column.key][place] for column in part]
         second = any(lower.strip() for _, lower in pairs)
-        name = escape(row.name) + ("\n[dim]  chosen round[/dim]" if second else "")
+        name = escape(row.name) + (f"\n[dim]{SECOND}[/dim]" if second else "")
         table.add_row(name, *(f"{upper}\n[dim]{lower}[/dim]" if second else upper for upper, lower in pairs))
     return table
 
