@@ -254,7 +254,7 @@ def test_the_demo_ends_with_a_table_and_where_everything_is(polyfed_command: Any
     )
     said = polyfed_command("demo", "--workers", 1)
     assert said.code == 0
-    assert all(name in said.out for name in ("local", "aggregated", "fedavg", "fedprox", "pooled"))
+    assert all(name in said.out for name in ("local", "aggregated", "fedavg", "fedmd", "dsfl", "pooled"))
     assert "Everything is in polyfed-runs/demo" in said.out
     again = polyfed_command("demo", "--workers", 1)
     assert "Everything is in polyfed-runs/demo-2" in again.out

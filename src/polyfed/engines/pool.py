@@ -73,7 +73,7 @@ class Pool:
         self._homes: dict[int, int] = {}
         self._last: dict[int, int] = {}
         self._seconds: dict[tuple[str, int], float] = {}
-        self._deaths: dict[tuple[int, int, int], list[str]] = {}
+        self._deaths: dict[tuple[int, int, str, int], list[str]] = {}
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -364,8 +364,8 @@ class Pool:
             worker.under_way.clear()
 
     @staticmethod
-    def _moment(task: Task, call: Call) -> tuple[int, int, int]:
-        return task.moment.round, task.moment.sequence, call.client
+    def _moment(task: Task, call: Call) -> tuple[int, int, str, int]:
+        return task.moment.round, task.moment.sequence, task.step, call.client
 
     # -- states ----------------------------------------------------------------------------------------------
 
