@@ -17,7 +17,7 @@ a setting.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -27,7 +27,7 @@ from polyfed import learn
 from polyfed.data import Rows
 from polyfed.errors import ModelError, RunError
 from polyfed.learn import Distillation
-from polyfed.message import Weights
+from polyfed.message import Kind, Weights
 from polyfed.method import Need, register
 from polyfed.methods.fedavg import FedAvg, FedAvgSettings
 from polyfed.nodes import Server
@@ -56,6 +56,7 @@ class FedDF(FedAvg):
 
     name = "feddf"
     summary = "models fused on the server by distillation from all clients' models (Lin et al. 2020)"
+    sends: ClassVar = {"weights": Kind.WEIGHTS}
     Settings = FedDFSettings
     settings: FedDFSettings
 
