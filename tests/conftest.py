@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
+from polyfed import cli
 from polyfed.checkpoint import RunDirectory
 from polyfed.config import read_config
 from polyfed.engines import Engine, Inline
@@ -18,6 +20,17 @@ from polyfed.method import Method
 from polyfed.run import Run
 
 MakeRun = Callable[..., Run]
+
+
+class Said(NamedTuple):
+    """What a command printed and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Said]
 
 torch.set_num_threads(1)  # two test processes on two cores: more threads only wait for each other
 
@@ -82,3 +95,18 @@ def make_run(tmp_path: Path, small: dict[str, Any]) -> Iterator[MakeRun]:
     yield make
     for run in made:
         run.close()
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    """`command("run", "x.yaml")` in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: object) -> Said:
+        monkeypatch.setattr(sys, "argv", ["polyfed", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        printed = capsys.readouterr()
+        return Said(int(ended.value.code or 0), printed.out, printed.err)
+
+    return call

@@ -15,34 +15,11 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from tests.conftest import Command
 
 import polyfed
 from polyfed import cli
 from polyfed.testing import result_of
-
-
-class Said:
-    """What a command printed and how it ended."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
-@pytest.fixture
-def polyfed_command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Any:
-    """`polyfed_command("run", "x.yaml")` in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words: object) -> Said:
-        monkeypatch.setattr(sys, "argv", ["polyfed", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = capsys.readouterr()
-        return Said(int(ended.value.code or 0), printed.out, printed.err)
-
-    return call
 
 
 @pytest.fixture
@@ -52,28 +29,28 @@ def run_file(tmp_path: Path, small: dict[str, Any]) -> Path:
     return path
 
 
-def test_a_new_file_runs_as_it_is(polyfed_command: Any) -> None:
-    assert "polyfed run polyfed.yaml" in polyfed_command("new").out
-    done = polyfed_command("run", "polyfed.yaml", "--set", "rounds=2", "--workers", 1)
+def test_a_new_file_runs_as_it_is(command: Command) -> None:
+    assert "polyfed run polyfed.yaml" in command("new").out
+    done = command("run", "polyfed.yaml", "--set", "rounds=2", "--workers", 1)
     assert done.code == 0
     assert "round 2/2" in done.out
     assert "everything is in polyfed-runs/run" in done.out
     assert Path("polyfed-runs/run/summary.json").exists()
 
 
-def test_new_overwrites_nothing(polyfed_command: Any) -> None:
+def test_new_overwrites_nothing(command: Command) -> None:
     Path("polyfed.yaml").write_text("mine")
-    said = polyfed_command("new")
+    said = command("new")
     assert said.code == 2
     assert Path("polyfed.yaml").read_text() == "mine"
 
 
-def test_runs_are_compared_and_the_gain_over_local_is_shown(polyfed_command: Any, run_file: Path) -> None:
+def test_runs_are_compared_and_the_gain_over_local_is_shown(command: Command, run_file: Path) -> None:
     for method in ("local", "fedavg", "pooled"):
-        said = polyfed_command("run", run_file, "--set", f"method={method}", "--out", method, "--workers", 1)
+        said = command("run", run_file, "--set", f"method={method}", "--out", method, "--workers", 1)
         assert said.code == 0
     assert "gain over local, whole" in said.out
-    table = polyfed_command("compare", "local", "fedavg", "pooled").out
+    table = command("compare", "local", "fedavg", "pooled").out
     rows = {line.split()[0]: line for line in table.splitlines() if line.split()[:1]}
     assert {"local", "fedavg", "pooled"} <= rows.keys()
     assert "nothing" in rows["local"]
@@ -81,27 +58,27 @@ def test_runs_are_compared_and_the_gain_over_local_is_shown(polyfed_command: Any
     assert gain is not None
 
 
-def test_lists_print_what_there_is(polyfed_command: Any) -> None:
-    methods = polyfed_command("methods").out
+def test_lists_print_what_there_is(command: Command) -> None:
+    methods = command("methods").out
     assert all(name in methods for name in ("aggregated", "fedavg", "fedprox", "local", "pooled"))
-    models = polyfed_command("models", "resnet8*").out
+    models = command("models", "resnet8*").out
     assert "75,290" in models
     assert "vgg" not in models
-    data = polyfed_command("data").out
+    data = command("data").out
     assert "digits" in data
     assert "comes with polyfed" in data
-    assert polyfed.__version__ in polyfed_command("--version").out
+    assert polyfed.__version__ in command("--version").out
 
 
-def test_partition_prints_and_plots_who_holds_what(polyfed_command: Any, run_file: Path) -> None:
-    said = polyfed_command("partition", run_file, "-o", "who.png")
+def test_partition_prints_and_plots_who_holds_what(command: Command, run_file: Path) -> None:
+    said = command("partition", run_file, "-o", "who.png")
     assert "4 clients, 300 samples" in said.out
     assert Path("who.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_resume_of_a_finished_run_shows_it(polyfed_command: Any, run_file: Path) -> None:
-    polyfed_command("run", run_file, "--out", "done", "--workers", 1)
-    said = polyfed_command("resume", "done")
+def test_resume_of_a_finished_run_shows_it(command: Command, run_file: Path) -> None:
+    command("run", run_file, "--out", "done", "--workers", 1)
+    said = command("resume", "done")
     assert said.code == 0
     assert "has finished already" in said.out
 
@@ -170,30 +147,30 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
 
 @pytest.mark.parametrize("what", list(MISTAKES))
 def test_a_mistake_is_one_line_that_says_what_to_do(
-    polyfed_command: Any, run_file: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    command: Command, run_file: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     monkeypatch.delenv("POLYFED_DATA", raising=False)
     words, hint = MISTAKES[what]
-    said = polyfed_command(*(run_file if word == "FILE" else word for word in words))
+    said = command(*(run_file if word == "FILE" else word for word in words))
     assert said.code == 2
     assert said.err.count("\n") == 1
     assert hint in said.err
     assert not Path("polyfed-runs").exists()
 
 
-def test_a_file_that_is_not_yaml_is_named(polyfed_command: Any) -> None:
+def test_a_file_that_is_not_yaml_is_named(command: Command) -> None:
     Path("bad.yaml").write_text("a: [1,\nb")
-    said = polyfed_command("run", "bad.yaml")
+    said = command("run", "bad.yaml")
     assert said.code == 2
     assert said.err.startswith("polyfed: bad.yaml is not YAML")
     assert said.err.count("\n") == 1
 
 
 def test_a_sweep_ends_with_a_table_and_its_exit_code_tells_of_failures(
-    polyfed_command: Any, run_file: Path
+    command: Command, run_file: Path
 ) -> None:
     words = ("sweep", run_file, "--set", "training.lr=0.1,1e30", "--seeds", 2, "--workers", 1)
-    said = polyfed_command(*words)
+    said = command(*words)
     assert said.code == 1
     rows = {line.split()[0]: line for line in said.out.splitlines() if line.split()[:1]}
     assert "±" in rows["0.1"]
@@ -203,10 +180,10 @@ def test_a_sweep_ends_with_a_table_and_its_exit_code_tells_of_failures(
     assert Path("polyfed-runs/run-sweep/training.lr=0.1/seed-1/summary.json").exists()
 
 
-def test_unfinished_runs_are_not_compared(polyfed_command: Any, make_run: Any) -> None:
+def test_unfinished_runs_are_not_compared(command: Command, make_run: Any) -> None:
     run = make_run("local")
     run.go(lambda now: now.stop())
-    said = polyfed_command("compare", run.path)
+    said = command("compare", run.path)
     assert said.code == 2
     assert "polyfed resume" in said.err
 
@@ -224,7 +201,7 @@ def started(*words: object, cwd: Path) -> subprocess.Popen[str]:
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(
-    tmp_path: Path, small: dict[str, Any], polyfed_command: Any
+    tmp_path: Path, small: dict[str, Any], command: Command
 ) -> None:
     """A real process, a real SIGINT to its whole group as a terminal sends it, then resume: the same result."""
     small.update(method="local", rounds=150, checkpoint_seconds=1000)
@@ -242,25 +219,25 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(
     assert "Traceback" not in out + err
     rounds = int(re.findall(r"saved after round (\d+)", out)[0])
     assert 0 < rounds < 150
-    assert polyfed_command("resume", "long", "--workers", 1).code == 0
-    polyfed_command("run", "long.yaml", "--out", "whole", "--workers", 1)
+    assert command("resume", "long", "--workers", 1).code == 0
+    command("run", "long.yaml", "--out", "whole", "--workers", 1)
     assert result_of(tmp_path / "long") == result_of(tmp_path / "whole")
 
 
-def test_the_demo_ends_with_a_table_and_where_everything_is(polyfed_command: Any, monkeypatch: Any) -> None:
+def test_the_demo_ends_with_a_table_and_where_everything_is(command: Command, monkeypatch: Any) -> None:
     text = cli.yaml_text("demo.yaml").replace("rounds: ", "rounds: 1 # ").replace("epochs: ", "epochs: 1 # ")
     monkeypatch.setattr(
         cli, "yaml_text", lambda _name: re.sub(r"training: .*", "training: {batch: 16}", text)
     )
-    said = polyfed_command("demo", "--workers", 1)
+    said = command("demo", "--workers", 1)
     assert said.code == 0
     assert all(name in said.out for name in ("local", "aggregated", "fedavg", "fedmd", "dsfl", "pooled"))
     assert "Everything is in polyfed-runs/demo" in said.out
-    again = polyfed_command("demo", "--workers", 1)
+    again = command("demo", "--workers", 1)
     assert "Everything is in polyfed-runs/demo-2" in again.out
 
 
-def test_a_users_csv_runs(polyfed_command: Any, tmp_path: Path) -> None:
+def test_a_users_csv_runs(command: Command, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, 5))
     y = np.where(x[:, 0] > 0, "yes", "no")
@@ -269,7 +246,7 @@ def test_a_users_csv_runs(polyfed_command: Any, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(
         "data: {source: mine.csv, clients: 3}\nrounds: 5\nmodels: {names: [mlp-small]}\n"
     )
-    said = polyfed_command("run", "mine.yaml", "--workers", 1)
+    said = command("run", "mine.yaml", "--workers", 1)
     assert said.code == 0
     model = polyfed.load_model("polyfed-runs/run", "client-1")
     assert model(torch.zeros(1, 5)).shape == (1, 2)

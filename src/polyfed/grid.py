@@ -231,6 +231,17 @@ def round_of(path: Path) -> int:
 
 
 @contextmanager
+def handling(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM call this; afterwards they do what they did before."""
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def _stopping_well(board: _Board) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are the main thread's business
@@ -241,12 +252,8 @@ def _stopping_well(board: _Board) -> Iterator[None]:
         if os.getpid() == here:  # processes that were forked from this one have inherited the handler
             board.ask_to_stop()
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handling(stop):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 # -- one run -------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, Tex
 from rich.table import Column
 from rich.text import Text
 
-from polyfed.grid import Job, JobFailure, Snapshot, carry_out
+from polyfed.grid import Job, JobFailure, Snapshot, carry_out, handling
 from polyfed.report.tables import amount, percent
 from polyfed.run import Run
 
@@ -113,12 +112,8 @@ def stopping_well(run: Run) -> Iterator[None]:
         os.write(STDERR, words.encode())
         run.stop()
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handling(stop):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def follow_grid(jobs: Sequence[Job], workers: int | None, console: Console) -> list[JobFailure]:

@@ -1,30 +1,20 @@
-"""A fake paper, and the command line in an empty folder."""
+"""A fake paper."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import yaml
 
-from polyfed import cli, papers
+from polyfed import papers
 from polyfed.papers import Paper
 
 FAKE = Path(__file__).parent / "fake.yaml"
 
 
-class Said(NamedTuple):
-    """What a command printed and how it ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Said]
 Write = Callable[[dict[str, Any]], str]
 
 
@@ -49,18 +39,3 @@ def written(tmp_path: Path) -> Write:
         return str(path)
 
     return write
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    """`command("reproduce", "000")` in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words: object) -> Said:
-        monkeypatch.setattr(sys, "argv", ["polyfed", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = capsys.readouterr()
-        return Said(int(ended.value.code or 0), printed.out, printed.err)
-
-    return call

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.papers.conftest import FAKE, Command, Write
+from tests.conftest import Command
+from tests.papers.conftest import FAKE, Write
 
 from polyfed import api, cli
 from polyfed.errors import ConfigError
