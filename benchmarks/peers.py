@@ -97,7 +97,8 @@ class Node:
         place = 0
         for parameter in self.parameters:
             end = place + parameter.numel()
-            parameter.grad = gradient[place:end].view(parameter.shape)
+            # In the parameter's own layout: the fused optimiser walks through memory.
+            parameter.grad = torch.empty_like(parameter).copy_(gradient[place:end].view(parameter.shape))
             place = end
         self.optimiser.step()
 

@@ -14,7 +14,7 @@ from typing import Any
 from polyfed.engines import Answer, Call, Engine, Failure, Outcome, Task
 from polyfed.errors import MethodError, RunError
 from polyfed.ledger import Ledger, Purpose
-from polyfed.message import EMPTY, Fields, Weights, bytes_by_kind, decode, encode
+from polyfed.message import EMPTY, Fields, Kind, Weights, bytes_by_kind, decode, encode
 from polyfed.method import MEASURED, NOTED, Examination, Method, Step
 from polyfed.nodes import Facts, Measurement, Moment, Roster, Server, client_name
 from polyfed.seeds import Seeds
@@ -213,6 +213,7 @@ class Fleet:
         common = encode(payload)
         kinds = owner.kinds_down()
         down = bytes_by_kind(payload, len(common), kinds)
+        sizes: dict[bytes, dict[Kind, int]] = {}
         for facts in to:
             own = each(facts) if each is not None else {}
             data = encode(own) if own else EMPTY
@@ -222,8 +223,9 @@ class Fleet:
             if own:
                 self.ledger.count(facts.name, "down", bytes_by_kind(own, len(data), kinds), purpose)
             for _, message in listened:
-                sizes = bytes_by_kind(decode(message), len(message), kinds)
-                self.ledger.count(facts.name, "down", sizes, purpose)
+                if message not in sizes:
+                    sizes[message] = bytes_by_kind(decode(message), len(message), kinds)
+                self.ledger.count(facts.name, "down", sizes[message], purpose)
         task = Task(
             step=step.__name__,
             moment=Moment(self.round, self._sequence, self.measuring),

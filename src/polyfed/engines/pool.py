@@ -31,11 +31,13 @@ from polyfed.engines.engine import Answer, Call, Failure, Outcome, Population, S
 from polyfed.engines.frames import SMALL_BLOB, leave, pack, unpack
 from polyfed.engines.host import LIVE_BYTES, Host, too_slow
 from polyfed.engines.warm import warm_up
-from polyfed.engines.worker import FLUSH_SECONDS, work, write_units
+from polyfed.engines.worker import work, write_units
 from polyfed.errors import PolyfedError, RunError, WorkerLost
 from polyfed.method import Method
 
 AHEAD_SECONDS = 0.01  # of work a worker has at hand, so that short steps never wait for the pipe
+SHORT_SECONDS = 0.002  # of work that travels in one frame
+OWN_AT_ONCE = 4  # units in a frame, however long they are, if no other worker can do them
 BATCH_MOST = 256  # units in a frame: it must fit into the pipe's buffer
 FAMILIAR_AMONG = 64  # units looked through for a client that a worker has met before
 GRACE_SECONDS = 1.0  # beyond the timeout, before a worker that does not answer is killed
@@ -185,7 +187,7 @@ class Pool:
             gap = load[full] - load[empty]
             movable = [(self._cost(task, task.units[place]), place) for place in own[full]]
             fitting = [(cost, place) for cost, place in movable if 0 < cost < gap]
-            if gap < 0.1 * load[full] + FLUSH_SECONDS or not fitting:
+            if gap < 0.1 * load[full] + SHORT_SECONDS or not fitting:
                 return
             cost, place = min(fitting, key=lambda item: abs(item[0] - gap / 2))
             if load[full] - max(load[full] - cost, load[empty] + cost) < 0.1 * load[full]:
@@ -218,7 +220,9 @@ class Pool:
         while given:
             given = False
             for number, worker in enumerate(self._workers):
-                if sum(worker.under_way.values()) < AHEAD_SECONDS:
+                # Units of its own, which no other worker can do, are there before it is done with the last.
+                more_of_own = bool(own[number]) and len(worker.under_way) < 2
+                if more_of_own or sum(worker.under_way.values()) < AHEAD_SECONDS:
                     batch = self._batch(task, number, own[number], free, limit)
                     if batch:
                         self._send(worker, task, batch)
@@ -227,25 +231,30 @@ class Pool:
     def _batch(
         self, task: Task, number: int, mine: deque[int], free: deque[int], limit: int
     ) -> dict[int, float]:
-        """The next units of a worker: what is known to be short travels in company, anything else alone."""
+        """The next units of a worker: its own and what is known to be short in company, anything else alone."""
         batch: dict[int, float] = {}
-        while sum(batch.values()) < FLUSH_SECONDS and len(batch) < BATCH_MOST:
-            place = next((place for place in islice(mine, 1) if place < limit), None)
-            if place is not None:
-                mine.popleft()
-            else:
+        short = True
+        while len(batch) < (BATCH_MOST if short else OWN_AT_ONCE):
+            if mine and mine[0] < limit:
+                place: int | None = mine.popleft()
+            elif short:
                 place = self._familiar(task, number, free, limit)
-                if place is None:
-                    break
-                free.remove(place)
+            else:
+                break
+            if place is None:
+                break
             batch[place] = self._cost(task, task.units[place]) or AHEAD_SECONDS
+            short = sum(batch.values()) < SHORT_SECONDS
         return batch
 
     def _familiar(self, task: Task, number: int, free: deque[int], limit: int) -> int | None:
-        """One of the next free units, if need be any; better one whose data this worker already has at hand."""
+        """Take one of the next free units, if need be any; better one whose data this worker already has at hand."""
         nearby = [place for place in islice(free, FAMILIAR_AMONG) if place < limit]
         known = (place for place in nearby if self._last.get(task.units[place][0].client) == number)
-        return next(known, nearby[0] if nearby else None)
+        found = next(known, nearby[0] if nearby else None)
+        if found is not None:
+            free.remove(found)
+        return found
 
     def _send(self, worker: _Worker, task: Task, batch: Mapping[int, float]) -> None:
         if not worker.under_way:

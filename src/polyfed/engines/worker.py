@@ -16,7 +16,7 @@ from polyfed.engines.frames import pack, unpack
 from polyfed.engines.host import Host, describe
 from polyfed.nodes import Moment
 
-FLUSH_SECONDS = 0.002  # answers of steps shorter than this travel together
+FLUSH_SECONDS = 0.03  # answers that lie closer together than this travel together: each wakes the pool
 
 
 def work(make_host: Callable[[], Host], pipe: Connection, others: Sequence[Connection], folder: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from polyfed.learn.training import Training, make_optimiser
+from polyfed.learn.weights import parameters_of
 
 
 def flat_gradient(loss: Tensor, model: nn.Module) -> Tensor:
@@ -31,24 +33,40 @@ def flat_step(
     """
     parameters = trained(model)
     with torch.no_grad():
-        whole = nn.Parameter(torch.cat([parameter.reshape(-1) for parameter in parameters]))
-        whole.grad = gradient
+        weights = torch.cat([parameter.reshape(-1) for parameter in parameters])
         if training.clip is not None:
-            whole.grad = gradient.clone()  # clipping is in place, and the caller's gradient is not ours
+            gradient = gradient.clone()  # clipping is in place, and the caller's gradient is not ours
+        whole, optimiser = _optimiser(model, weights, training)
+        whole.data, whole.grad = weights, gradient
+        if training.clip is not None:
             nn.utils.clip_grad_norm_([whole], training.clip)
-        optimiser = make_optimiser([whole], training)
+        optimiser.state.clear()
         if "moments" in memory:
             optimiser.state[whole] = memory["moments"]
         optimiser.step()
+        whole.grad = None
         memory["moments"] = {
             name: value for name, value in optimiser.state[whole].items() if value is not None
         }
-        place = 0
-        for parameter in parameters:
-            end = place + parameter.numel()
-            parameter.copy_(whole[place:end].view(parameter.shape))
-            place = end
+        pieces = weights.split([parameter.numel() for parameter in parameters])
+        for parameter, piece in zip(parameters, pieces, strict=True):
+            parameter.copy_(piece.view(parameter.shape))
+
+
+_Ready = tuple[Training, nn.Parameter, torch.optim.Optimizer]
+_ready: WeakKeyDictionary[nn.Module, _Ready] = WeakKeyDictionary()
+
+
+def _optimiser(
+    model: nn.Module, weights: Tensor, training: Training
+) -> tuple[nn.Parameter, torch.optim.Optimizer]:
+    """A model's optimiser over one vector, made once: to make one takes as long as a small model's step."""
+    ready = _ready.get(model)
+    if ready is None or ready[0] is not training or ready[1].shape != weights.shape:
+        whole = nn.Parameter(weights)
+        ready = _ready[model] = training, whole, make_optimiser([whole], training)
+    return ready[1], ready[2]
 
 
 def trained(model: nn.Module) -> list[nn.Parameter]:
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return [parameter for parameter in parameters_of(model) if parameter.requires_grad]

@@ -93,7 +93,7 @@ class FedH2L(Method):
         self.train(me)
         order = torch.randperm(len(me.own_public), generator=me.rng("public batch"))
         rows = me.own_public[order[: self.settings.public_batch]]
-        posteriors = learn.soften(learn.predict(me.model, me.inputs(me.public)[rows]))
+        posteriors = learn.soften(learn.predict(me.model, learn.take(me.inputs(me.public), rows)))
         lesson: Fields = {"rows": rows.int(), "posteriors": posteriors}
         if not self.settings.labels:
             return lesson
