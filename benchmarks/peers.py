@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.works import cpu_seconds
-from polyfed import data
+from polyfed import data, learn
 from polyfed.config import read_config
 from polyfed.engines.warm import keep_freed_memory
 from polyfed.errors import DataError
@@ -104,12 +104,12 @@ class Node:
 
     def teach(self) -> tuple[Tensor, Tensor, float]:
         rows = torch.randperm(len(self.y), generator=self.random)[:BATCH]
-        self.local = self.step(F.cross_entropy(self.model(self.x[rows]), self.y[rows]))
+        self.local = self.step(F.cross_entropy(self.model(learn.take(self.x, rows)), self.y[rows]))
         self.follow(self.local)
         rows = self.own_public[torch.randperm(len(self.own_public), generator=self.random)[:BATCH]]
         self.model.eval()
         with torch.no_grad():
-            said = self.model(self.public_x[rows]).softmax(dim=1)
+            said = self.model(learn.take(self.public_x, rows)).softmax(dim=1)
         self.model.train()
         return rows, said, (said.argmax(dim=1) == self.public_y[rows]).float().mean().item()
 
@@ -117,7 +117,7 @@ class Node:
         rows = torch.cat([lesson[0] for lesson in lessons])
         said = torch.cat([lesson[1] for lesson in lessons])
         trust = torch.tensor([lesson[2] for lesson in lessons]).repeat_interleave(BATCH)
-        logits = self.model(self.public_x[rows])
+        logits = self.model(learn.take(self.public_x, rows))
         divergence = F.kl_div(logits.log_softmax(dim=1), said, reduction="none").sum(dim=1)
         labels = F.cross_entropy(logits, self.public_y[rows], reduction="none")
         public = self.step((trust * divergence + labels).mean())

@@ -160,21 +160,26 @@ class Fleet:
         links = neighbours(topology, list(places), self.seeds.torch("topology", self.round, self._sequence))
         listeners = {index: sum(index in heard for heard in links.values()) for index in links}
         said: dict[int, bytes] = {}
+        sizes: dict[int, dict[Kind, int]] = {}
         for outcome in self._outcomes(say, among, None, payload, window=None):
             if isinstance(outcome, Answer):
                 reply = self._receive(outcome, places[outcome.client], "training")
                 # In evaluated rounds a reply also holds what the client measured: that is not for its peers.
                 message = encode(dict(reply.fields)) if self.measuring else outcome.reply
                 said[outcome.client] = message
+                sizes[outcome.client] = bytes_by_kind(reply.fields, len(message), self._kinds_up)
                 # Counted once already. What a peer says to nobody is not sent.
-                sizes = bytes_by_kind(reply.fields, len(message), self._kinds_up)
                 more = listeners[outcome.client] - 1
-                self.ledger.count(reply.client.name, "up", sizes, "training", times=more)
+                self.ledger.count(reply.client.name, "up", sizes[outcome.client], "training", times=more)
         heard = {
             index: tuple((places[other].name, said[other]) for other in links[index] if other in said)
             for index in links
         }
         hearing = [facts for facts in among if heard[facts.index]]
+        for facts in hearing:
+            for other in links[facts.index]:
+                if other in said:
+                    self.ledger.count(facts.name, "down", sizes[other], "training")
         for outcome in self._outcomes(hear, hearing, None, {}, window=None, heard=heard):
             if isinstance(outcome, Answer):
                 self._receive(outcome, places[outcome.client], "training")
@@ -213,19 +218,13 @@ class Fleet:
         common = encode(payload)
         kinds = owner.kinds_down()
         down = bytes_by_kind(payload, len(common), kinds)
-        sizes: dict[bytes, dict[Kind, int]] = {}
         for facts in to:
             own = each(facts) if each is not None else {}
             data = encode(own) if own else EMPTY
-            listened = heard[facts.index] if heard is not None else ()
-            calls.append(Call(facts.index, data, listened))
+            calls.append(Call(facts.index, data, heard[facts.index] if heard is not None else ()))
             self.ledger.count(facts.name, "down", down, purpose)
             if own:
                 self.ledger.count(facts.name, "down", bytes_by_kind(own, len(data), kinds), purpose)
-            for _, message in listened:
-                if message not in sizes:
-                    sizes[message] = bytes_by_kind(decode(message), len(message), kinds)
-                self.ledger.count(facts.name, "down", sizes[message], purpose)
         task = Task(
             step=step.__name__,
             moment=Moment(self.round, self._sequence, self.measuring),

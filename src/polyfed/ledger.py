@@ -39,8 +39,8 @@ class Ledger:
     ) -> None:
         """Add one message's bytes by kind, sent `times` times."""
         for kind, size in sizes.items():
-            self._open[client, direction, kind.value, purpose] += size * times
-            self._totals[direction, kind.value, purpose] += size * times
+            self._open[client, direction, kind, purpose] += size * times
+            self._totals[direction, kind, purpose] += size * times
 
     def close_round(self, number: int) -> LedgerLine | None:
         """The round's line for the ledger file, or nothing if nothing travelled."""

@@ -162,17 +162,23 @@ class Lesson:
 def makes_sense(fields: Mapping[str, Any], public_rows: int, outputs: int) -> bool:
     """Whether a peer's message can be learnt from: one peer's nonsense must not cost the others their step."""
     rows, posteriors, accuracy = fields.get("rows"), fields.get("posteriors"), fields.get("accuracy", 1.0)
-    return (
+    if not (
         isinstance(rows, Tensor)
         and isinstance(posteriors, Tensor)
         and rows.dtype in (torch.int32, torch.int64)
         and rows.dim() == 1
         and len(rows) > 0
-        and 0 <= int(rows.min()) <= int(rows.max()) < public_rows
         and posteriors.dtype == torch.float32
         and posteriors.shape == (len(rows), outputs)
-        # Probabilities, and so not NaN, which is neither above nor below anything.
-        and bool((posteriors >= 0).all() and ((posteriors.sum(dim=1) - 1).abs() <= 1e-4).all())
         and isinstance(accuracy, int | float)
         and 0 <= accuracy <= 1
+    ):
+        return False
+    # In numpy, which takes a quarter of torch's time for so few numbers.
+    places, shares = rows.numpy(force=True), posteriors.numpy(force=True)
+    return bool(
+        0 <= places.min() <= places.max() < public_rows
+        # Probabilities, and so not NaN, which is neither above nor below anything.
+        and shares.min() >= 0
+        and abs(shares.sum(axis=1) - 1).max() <= 1e-4
     )
