@@ -160,17 +160,14 @@ class Fleet:
         links = neighbours(topology, list(places), self.seeds.torch("topology", self.round, self._sequence))
         listeners = {index: sum(index in heard for heard in links.values()) for index in links}
         said: dict[int, bytes] = {}
-        sizes: dict[int, dict[Kind, int]] = {}
+        sizes: dict[int, Mapping[Kind, int]] = {}
         for outcome in self._outcomes(say, among, None, payload, window=None):
             if isinstance(outcome, Answer):
-                reply = self._receive(outcome, places[outcome.client], "training")
-                # In evaluated rounds a reply also holds what the client measured: that is not for its peers.
-                message = encode(dict(reply.fields)) if self.measuring else outcome.reply
-                said[outcome.client] = message
-                sizes[outcome.client] = bytes_by_kind(reply.fields, len(message), self._kinds_up)
+                facts = places[outcome.client]
+                _, said[facts.index], sizes[facts.index] = self._open(outcome, facts, "training")
                 # Counted once already. What a peer says to nobody is not sent.
-                more = listeners[outcome.client] - 1
-                self.ledger.count(reply.client.name, "up", sizes[outcome.client], "training", times=more)
+                more = listeners[facts.index] - 1
+                self.ledger.count(facts.name, "up", sizes[facts.index], "training", times=more)
         heard = {
             index: tuple((places[other].name, said[other]) for other in links[index] if other in said)
             for index in links
@@ -258,14 +255,26 @@ class Fleet:
         return units
 
     def _receive(self, answer: Answer, facts: Facts, purpose: Purpose) -> Reply:
+        return self._open(answer, facts, purpose)[0]
+
+    def _open(
+        self, answer: Answer, facts: Facts, purpose: Purpose
+    ) -> tuple[Reply, bytes, Mapping[Kind, int]]:
+        """A client's reply, its message and the message's bytes by kind, without what was measured on the way."""
         fields = decode(answer.reply)
-        sizes = bytes_by_kind(fields, len(answer.reply), self._kinds_up)
-        self.ledger.count(facts.name, "up", sizes, purpose)
-        for stage, measurement in fields.pop(MEASURED, {}).items():
+        message = answer.reply
+        measured, noted = fields.pop(MEASURED, {}), fields.pop(NOTED, {})
+        if measured or noted:
+            message = encode(fields)
+            aside = {Kind.METRICS: len(answer.reply) - len(message)}
+            self.ledger.count(facts.name, "up", aside, "evaluation")
+        for stage, measurement in measured.items():
             self.measured[stage][answer.client] = measurement
-        for name, value in fields.pop(NOTED, {}).items():
+        for name, value in noted.items():
             self.noted[name].append(value)
-        return Reply(facts, fields)
+        sizes = bytes_by_kind(fields, len(message), self._kinds_up)
+        self.ledger.count(facts.name, "up", sizes, purpose)
+        return Reply(facts, fields), message, sizes
 
     # -- looking at the models -------------------------------------------------------------------------------
 

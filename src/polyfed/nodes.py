@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from polyfed import learn
 from polyfed.data import Rows
@@ -131,6 +132,13 @@ class Client:
         """Record a number, such as a loss (costs nothing in rounds not evaluated); the mean over clients is kept."""
         if self.moment.measuring:
             self.noted[name] = value.item() if isinstance(value, Tensor) else value
+
+    def note_local_loss(self, batch: int) -> None:
+        """Record the model's cross-entropy on a batch of its own training data (in rounds that are evaluated)."""
+        if self.moment.measuring and len(self.train):
+            x, y = self.tensors(self.train)
+            rows = torch.randperm(len(y), generator=self.rng("local loss"))[:batch]
+            self.note("local-loss", F.cross_entropy(learn.predict(self.model, learn.take(x, rows)), y[rows]))
 
     def examine(self, model: nn.Module, whole: slice = slice(None)) -> Measurement:
         """[right, of] on the own validation and test rows, and on (a part of) the whole test set."""

@@ -65,8 +65,8 @@ def test_pacs_is_held_out_properly_and_each_domain_has_its_model(real_data: Path
     assert made.partition.names is not None
     models = {made.partition.names[client]: made.architecture(client) for client in range(4)}
     assert models == {
-        "photo": "resnet18",
-        "art_painting": "resnet34",
+        "photo": "resnet18-imagenet",
+        "art_painting": "resnet34-imagenet",
         "cartoon": "alexnet",
         "sketch": "vgg11",
     }

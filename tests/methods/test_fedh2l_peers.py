@@ -67,7 +67,7 @@ def test_rows_posteriors_and_accuracy_travel_and_nothing_else(make_run: MakeRun)
 
 
 def test_what_is_measured_on_the_way_is_not_sent_to_peers(make_run: MakeRun) -> None:
-    """In an evaluated round, a reply also holds losses. They are counted once, and no peer gets them."""
+    """In an evaluated round, a reply also holds losses. They are no cost of the method's, and no peer gets them."""
     run = done(make_run, rounds=2, evaluate={"every": 2})
     plain, evaluated = sizes(run, 1), sizes(run, 2)
     total = {
@@ -77,11 +77,10 @@ def test_what_is_measured_on_the_way_is_not_sent_to_peers(make_run: MakeRun) -> 
         }
         for way in ("up", "down")
     }
+    for kind in KINDS:
+        assert total["up"][kind] == total["down"][kind]
     for kind in ("posteriors", "indices"):
-        assert total["up"][kind] == total["down"][kind] == 4 * plain["client-0", "up", kind]
-    assert 4 * 3 * 3 <= total["down"]["metrics"] <= 4 * 3 * 7
-    noted = total["up"]["metrics"] - total["down"]["metrics"]
-    assert 4 * 60 < noted < 4 * 150  # three losses of a client, under their names
+        assert total["up"][kind] == 4 * plain["client-0", "up", kind]
     line = list(read_lines(run.path / "history.jsonl"))[-1]
     assert set(line["noted"]) == {"local-loss", "mutual-kl", "mutual-ce"}
 

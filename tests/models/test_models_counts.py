@@ -55,6 +55,8 @@ def test_wide_resnets_with_30_outputs_have_the_sizes_of_paper_000(
         ("resnet8-fedkf", CIFAR, 100, 1_250_724),
         ("resnet18", CIFAR, 10, 11_173_962),
         ("resnet34", CIFAR, 10, 21_282_122),
+        ("resnet18-imagenet", (3, 224, 224), 1000, 11_689_512),
+        ("resnet34-imagenet", (3, 224, 224), 1000, 21_797_672),
         ("wrn-16-1", CIFAR, 10, 175_066),
         ("wrn-40-1", CIFAR, 10, 563_930),
         ("wrn-40-2", CIFAR, 10, 2_243_546),

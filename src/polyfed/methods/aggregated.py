@@ -35,6 +35,7 @@ class Aggregated(Method):
         own, public = me.tensors(me.train), me.tensors(me.public)
         x, y = (torch.cat(parts) for parts in zip(own, public, strict=True))
         learn.supervised(me.model, x, y, self.training, me.rng("batches"), memory=me.memory)
+        me.note_local_loss(self.training.batch)
         return {}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:

@@ -23,6 +23,8 @@ def _train_together(self: Local, us: list[Client], payloads: list[dict[str, Any]
         self.training,
         [me.rng("batches") for me in us],
     )
+    for me in us:
+        me.note_local_loss(self.training.batch)
     return [{} for _ in us]
 
 
@@ -38,6 +40,7 @@ class Local(Method):
     @stacks(_train_together)
     def train(self, me: Client) -> Fields:
         learn.supervised(me.model, *me.tensors(me.train), self.training, me.rng("batches"), memory=me.memory)
+        me.note_local_loss(self.training.batch)
         return {}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:

@@ -98,6 +98,7 @@ class ThroughPublic(Method):
         x, y = me.tensors(me.train)
         learn.supervised(me.model, x, y, self.training, me.rng("batches"), extra=extra, memory=me.memory)
         me.measure("personalised")
+        me.note_local_loss(self.training.batch)
 
     # -- on the server ---------------------------------------------------------------------------------------
 
