@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from polyfed import data, learn, models
 from polyfed.config import RunConfig, pick_device
 from polyfed.data import DataSet, Rows
-from polyfed.engines.pool import cores
+from polyfed.engines.machine import cores
 from polyfed.errors import ConfigError, DataError, MethodError, ModelError
 from polyfed.fleet import Cohorts
 from polyfed.method import Method, Need

@@ -33,7 +33,7 @@ from polyfed import api
 from polyfed.checkpoint import read_manifest
 from polyfed.config import RunConfig, pick_device
 from polyfed.engines.host import describe
-from polyfed.engines.pool import cores
+from polyfed.engines.machine import cores
 from polyfed.engines.warm import warm_up
 from polyfed.errors import CheckpointError, PolyfedError
 from polyfed.folders import State, clear, state_of_folder

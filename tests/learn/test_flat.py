@@ -42,6 +42,26 @@ def test_what_a_loss_does_not_use_has_no_slope_and_what_is_frozen_no_place() -> 
     assert found.tolist() == pytest.approx([slope, slope, 0, 0, 0, 0])
 
 
+def test_a_parameter_that_is_used_twice_has_one_place() -> None:
+    shared = nn.Linear(2, 2, bias=False)
+    loss = shared(shared(torch.ones(1, 2))).sum()
+    found = flat_gradient(loss, nn.Sequential(shared, shared))
+    assert found.shape == (4,)
+    assert torch.equal(
+        found, torch.autograd.grad(shared(shared(torch.ones(1, 2))).sum(), shared.weight)[0].flatten()
+    )
+
+
+def test_settings_may_change_between_two_steps_and_weights_may_be_loaded() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    memory: dict[str, Any] = {}
+    for weights, lr in (([1.0, 2.0], 0.1), ([5.0, 7.0], 0.01)):
+        with torch.no_grad():
+            model.weight.copy_(torch.tensor([weights]))
+        flat_step(model, torch.tensor([1.0, -1.0]), Training(lr=lr), memory)
+        assert model.weight.tolist()[0] == pytest.approx([weights[0] - lr, weights[1] + lr])
+
+
 OPTIMISERS: dict[str, tuple[dict[str, Any], Any]] = {
     "sgd": (
         {"optimiser": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.01},

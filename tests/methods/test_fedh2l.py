@@ -22,6 +22,7 @@ from polyfed.methods.fedh2l import FedH2L, FedH2LSettings, Lesson
 from polyfed.nodes import Client, Facts, Holdings
 from polyfed.run import Run
 from polyfed.seeds import Seeds
+from polyfed.testing import failures_of
 from polyfed.topology import neighbours
 
 # -- a mutual step by hand -----------------------------------------------------------------------------------
@@ -358,6 +359,19 @@ def test_local_gradients_add_up_until_a_mutual_step_and_are_cleared_by_it(federa
 # -- settings ------------------------------------------------------------------------------------------------
 
 PUBLIC_SHARE: dict[str, Any] = {"source": "share", "share": 0.2}
+
+
+def test_batches_of_one_row_do_not_trouble_a_model_with_batch_norm(make_run: MakeRun) -> None:
+    run = make_run(
+        FedH2L,
+        settings={"public_batch": 1, "topology": "pairs"},
+        models={"names": ["mobilenetv2"]},
+        training={"batch": 1, "lr": 0.001},
+        data={"public": {"source": "share", "share": 0.2}},
+        rounds=2,
+    )
+    run.go()
+    assert failures_of(run.path) == []
 
 
 def test_learning_from_nothing_is_refused(make_run: MakeRun) -> None:

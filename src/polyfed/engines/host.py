@@ -18,6 +18,7 @@ from torch import nn
 
 from polyfed import disk, learn
 from polyfed.engines.engine import Answer, Call, Failure, Outcome, Population, SavedState, Task
+from polyfed.engines.machine import memory
 from polyfed.engines.warm import keep_freed_memory
 from polyfed.errors import MethodError
 from polyfed.message import Fields, Weights, decode, encode, first_not_finite, tensors_in
@@ -26,7 +27,9 @@ from polyfed.nodes import Client, client_name
 
 logger = logging.getLogger(__name__)
 
-LIVE_BYTES = 512 * 2**20  # states kept in memory by one process before the oldest go to disk
+LIVE_BYTES = max(
+    512 * 2**20, memory() // 8
+)  # states kept in memory by an engine before the oldest go to disk
 REASON_LENGTH = 300
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import gc
 import multiprocessing
-import os
 import signal
 import sys
 import time
@@ -30,6 +29,7 @@ from typing import Any
 from polyfed.engines.engine import Answer, Call, Failure, Outcome, Population, SavedState, Task
 from polyfed.engines.frames import SMALL_BLOB, leave, pack, unpack
 from polyfed.engines.host import LIVE_BYTES, Host, too_slow
+from polyfed.engines.machine import cores
 from polyfed.engines.warm import warm_up
 from polyfed.engines.worker import work, write_units
 from polyfed.errors import PolyfedError, RunError, WorkerLost
@@ -405,11 +405,6 @@ class Pool:
                 worker.pipe.close()
                 self._workers[number] = self._start()
             self._workers[number].pipe.send_bytes(frame)
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _exit(code: int | None) -> str:

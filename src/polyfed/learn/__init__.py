@@ -8,7 +8,7 @@ from polyfed.learn.projection import project, project_both
 from polyfed.learn.stacked import can_stack, supervised_together
 from polyfed.learn.statistics import recompute_statistics
 from polyfed.learn.supervised import ExtraLoss, supervised
-from polyfed.learn.training import Training, take
+from polyfed.learn.training import Training, freeze_norms, take
 from polyfed.learn.weights import (
     WeightedMean,
     is_statistic,
@@ -32,6 +32,7 @@ __all__ = [
     "evaluating",
     "flat_gradient",
     "flat_step",
+    "freeze_norms",
     "is_statistic",
     "kl",
     "knowledge_loss",

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from polyfed.data import augment
 from polyfed.learn.training import (
-    BATCH_NORMS,
     Training,
+    freeze_norms,
     has_batch_norm,
     make_optimiser,
     recall,
@@ -46,7 +46,7 @@ def descend(
     if samples == 0:
         return 0
     if samples == 1 or training.batch == 1:
-        _freeze_norms(model)
+        freeze_norms(model)
     optimiser = make_optimiser(model.parameters(), training)
     if training.keep_optimiser:
         recall(optimiser, memory)
@@ -69,10 +69,3 @@ def descend(
     if training.keep_optimiser:
         remember(optimiser, memory)
     return steps
-
-
-def _freeze_norms(model: nn.Module) -> None:
-    """A batch of one has no statistics: BatchNorm layers use their running ones."""
-    for module in model.modules():
-        if isinstance(module, BATCH_NORMS):
-            module.eval()

@@ -90,6 +90,13 @@ def has_batch_norm(model: nn.Module) -> bool:
     return any(isinstance(module, BATCH_NORMS) for module in model.modules())
 
 
+def freeze_norms(model: nn.Module) -> None:
+    """A batch of one has no statistics: let BatchNorm layers use their running ones."""
+    for module in model.modules():
+        if isinstance(module, BATCH_NORMS):
+            module.eval()
+
+
 def take(x: Tensor, rows: Tensor) -> Tensor:
     """Rows of a batch, laid out as the batch is: plain indexing would turn channels-last into the default.
 

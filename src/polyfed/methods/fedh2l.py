@@ -80,7 +80,7 @@ class FedH2L(Method):
         """The local step."""
         x, y = me.tensors(me.train)
         rows = torch.randperm(len(y), generator=me.rng("batch"))[: self.training.batch]
-        loss = F.cross_entropy(me.model(learn.take(x, rows)), y[rows])
+        loss = F.cross_entropy(logits_of(me, learn.take(x, rows)), y[rows])
         local = learn.flat_gradient(loss, me.model)
         learn.flat_step(me.model, local, self.training, me.memory)
         me.memory["local"] = local + me.memory["local"] if "local" in me.memory else local
@@ -127,7 +127,7 @@ class FedH2L(Method):
         sizes = torch.tensor([len(lesson.rows) for lesson in lessons])
         share = (1 / (len(lessons) * sizes)).repeat_interleave(sizes)
         trust = torch.tensor([lesson.accuracy for lesson in lessons]).repeat_interleave(sizes)
-        logits = me.model(learn.take(me.inputs(me.public), rows))
+        logits = logits_of(me, learn.take(me.inputs(me.public), rows))
         share = share.to(me.device)
         loss = torch.zeros((), device=me.device)
         if self.settings.kl:
@@ -157,6 +157,14 @@ class Lesson:
     posteriors: Tensor
     accuracy: float = 1.0
     """The weight of its posteriors: 1 where there are no labels to know its accuracy by."""
+
+
+def logits_of(me: Client, x: Tensor) -> Tensor:
+    """The model's logits of a batch, which may be a single row."""
+    if len(x) == 1:
+        learn.freeze_norms(me.model)
+    logits: Tensor = me.model(x)
+    return logits
 
 
 def makes_sense(fields: Mapping[str, Any], public_rows: int, outputs: int) -> bool:
