@@ -79,7 +79,7 @@ def test_000_table_1_counts_what_the_paper_prints() -> None:
 
 @pytest.mark.parametrize("key", ["table2", "table3", "table4", "table7", "table8"])
 def test_004_prints_averages_of_what_it_prints_of_its_nodes(key: str) -> None:
-    """To the last digit: so no number was copied wrongly."""
+    """To the last digit: a number copied wrongly would show. (Two cells of Table VII are lost and follow from this.)"""
     table = papers.load("004").tables[key]
     for row in table.rows:
         for measure in ("acc", "wdp", "cdp") if row.paper else ():

@@ -18,6 +18,7 @@ _MOST_Y_TICKS = 40
 _FILL, _INK, _GRID = "#3b78b5", "#333333", "#e6e6e6"
 _POINTS = 72.0  # to the inch
 _LEAST_AREA = 0.6  # square points: one sample is still to be seen
+_WIDEST = 0.4  # inches: the key has room for it
 
 
 def bubble_chart(
@@ -43,7 +44,7 @@ def bubble_chart(
 
     # The largest bubble fills its cell, or in narrow cells lies over its neighbours; others follow by area.
     cell = sorted((wide / clients, high / classes))
-    widest = 0.92 * min(cell[1], 2.2 * cell[0]) * _POINTS
+    widest = 0.92 * min(cell[1], 2.2 * cell[0], _WIDEST) * _POINTS
     largest = max(int(shown.max()), 1)
     client, number = np.nonzero(shown)
     areas = np.maximum(shown[client, number] / largest * widest**2, _LEAST_AREA)
