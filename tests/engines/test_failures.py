@@ -180,3 +180,64 @@ def test_a_step_that_changes_the_common_payload_fails_alone(make_run: MakeRun, k
     (failure,) = failures_of(run)
     assert failure["client"] == "client-1"
     assert "in place" in failure["reason"]
+
+
+class Stumbling(Method):
+    """Steps of a few milliseconds; the last client hangs or dies in round 2."""
+
+    name = "stumbling"
+    Settings = TroubleSettings
+    settings: TroubleSettings
+
+    @client_step
+    def train(self, me: Client) -> Fields:
+        time.sleep(0.004)
+        me.memory["rounds"] = me.memory.get("rounds", 0) + 1
+        if me.facts.index == 3 and me.moment.round == 2:
+            if self.settings.trouble == "hang":
+                time.sleep(60)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        fleet.ask(self.train, fleet.sample())
+
+
+@pytest.mark.parametrize("trouble", ["hang", "die"])
+def test_only_the_guilty_of_several_steps_that_travelled_together_is_blamed(
+    make_run: MakeRun, trouble: str
+) -> None:
+    run = make_run(Stumbling, Pool(1, timeout=0.5), settings={"trouble": trouble}, rounds=3)
+    run.go()
+    assert [(failure["round"], failure["client"]) for failure in failures_of(run)] == [(2, "client-3")]
+    assert {index: _memory_of(run, index)["rounds"] for index in range(4)} == {0: 3, 1: 3, 2: 3, 3: 2}
+
+
+class Unsaveable(Method):
+    """What a client remembers in round 2 cannot be written down."""
+
+    name = "unsaveable"
+
+    @client_step
+    def train(self, me: Client) -> Fields:
+        me.memory["x"] = torch.zeros(1) if me.moment.round == 1 else {1, 2}
+        return {}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        fleet.ask(self.train, fleet.sample())
+
+
+@pytest.mark.parametrize("engine", [Inline(), Inline(live_bytes=1), Pool(2), Pool(1, live_bytes=1)])
+def test_a_state_that_cannot_be_written_ends_the_run(make_run: MakeRun, engine: Engine) -> None:
+    run = make_run(Unsaveable, engine)
+    with pytest.raises(RunError, match="keeps in its memory cannot be saved: set cannot travel"):
+        run.go()
+
+
+@pytest.mark.parametrize("engine", [Inline(live_bytes=1), Pool(2, live_bytes=1)])
+def test_a_spill_that_fails_ends_the_run_and_is_no_clients_fault(make_run: MakeRun, engine: Engine) -> None:
+    run = make_run("local", engine)
+    run.open()
+    (run.directory.scratch / "client-0.safetensors").mkdir()  # as a full disk would: it cannot be written
+    with pytest.raises(RunError, match="cannot put the state of client-0 on disk"):
+        run.go()

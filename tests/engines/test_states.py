@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
 import torch
 from tests.conftest import MakeRun
 
 from polyfed import Client, Fields, Kind, Method, client_step, learn
-from polyfed.engines import Inline, Pool
+from polyfed.engines import Inline, Pool, machine
 from polyfed.fleet import Fleet
 from polyfed.nodes import Server
 from polyfed.testing import result_of
@@ -103,3 +106,53 @@ def test_large_messages_pass_both_ways_and_leave_no_files(make_run: MakeRun) -> 
     run._rounds(None)
     assert run.server.memory["answers"] == 8
     assert list(run.directory.scratch.glob("*.blob")) == []
+
+
+class Streamed(Method):
+    """Many clients whose steps take unlike times, asked one window after the other."""
+
+    name = "streamed"
+    sends: ClassVar = {"count": Kind.METRICS}
+
+    @client_step
+    def train(self, me: Client) -> Fields:
+        time.sleep(0.001 if me.facts.index % 7 else 0.02)
+        me.memory["count"] = me.memory.get("count", 0) + 1
+        return {"count": me.memory["count"]}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        cohort = fleet.sample()
+        answered = [reply.client.index for reply in fleet.stream(self.train, cohort)]
+        assert answered == [facts.index for facts in cohort]
+
+
+def test_clients_that_move_within_a_stream_do_not_hold_it_up(make_run: MakeRun) -> None:
+    run = make_run(
+        Streamed,
+        Pool(8),
+        rounds=8,
+        data={"clients": 64, "limit": None, "partition": {"kind": "iid"}},
+        cohort={"count": 48},
+        evaluate={"every": 8, "clients": 1},
+    )
+    run.go()
+    assert run.finished
+
+
+def test_a_limit_of_a_control_group_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = machine.memory()
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(machine, "OWN_CGROUPS", tmp_path / "own")
+    assert machine.memory() <= whole * 2**20  # neither file is there
+    for name, own, where in (
+        ("new", "0::/job/step\n", "job/memory.max"),
+        ("old", "9:cpu:/\n4:memory,hugetlb:/job/step\n", "memory/job/step/memory.limit_in_bytes"),
+    ):
+        monkeypatch.setattr(machine, "CGROUPS", tmp_path / name)
+        (tmp_path / "own").write_text(own)
+        file = tmp_path / name / where
+        file.parent.mkdir(parents=True)
+        file.write_text("max\n")
+        assert machine.memory() > 1000
+        file.write_text("1000\n")
+        assert machine.memory() == 1000

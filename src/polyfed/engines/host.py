@@ -18,18 +18,17 @@ from torch import nn
 
 from polyfed import disk, learn
 from polyfed.engines.engine import Answer, Call, Failure, Outcome, Population, SavedState, Task
-from polyfed.engines.machine import memory
+from polyfed.engines.machine import cores, memory
 from polyfed.engines.warm import keep_freed_memory
-from polyfed.errors import MethodError
+from polyfed.errors import MethodError, RunError
 from polyfed.message import Fields, Weights, decode, encode, first_not_finite, tensors_in
 from polyfed.method import MEASURED, NOTED, Examination, Method, Step, check_declared
 from polyfed.nodes import Client, client_name
 
 logger = logging.getLogger(__name__)
 
-LIVE_BYTES = max(
-    512 * 2**20, memory() // 8
-)  # states kept in memory by an engine before the oldest go to disk
+# States kept in memory by one process before the oldest go to disk: a quarter of the memory, if every core has one.
+LIVE_BYTES = max(128 * 2**20, memory() // (4 * cores()))
 REASON_LENGTH = 300
 
 
@@ -101,6 +100,8 @@ class Host:
             data = self._sealed(task, me, fields)
             if self.timeout is not None and time.perf_counter() - started > self.timeout:
                 raise TimeoutError(too_slow(self.timeout))
+        except RunError:
+            raise  # not this client's fault, and not to be gone on with
         except Exception as error:
             if me is not None:
                 me.restore(before)
@@ -206,15 +207,26 @@ class Host:
 
     def evict(self, index: int) -> Path | None:
         """Put a client's state on disk, where any host can fetch it; None if it never changed."""
-        me = self._live.pop(index, None)
+        me = self._live.get(index)
         if me is not None:
-            self._live_total -= self._sizes.pop(index)
-            del self._model_bytes[index]
             if index in self._changed:
                 path = self.scratch / f"{client_name(index)}.safetensors"
-                path.write_bytes(encode(me.state(self.method.keeps)))
+                data = self._encoded(me)
+                try:
+                    path.write_bytes(data)
+                except OSError as error:
+                    raise RunError(f"cannot put the state of {me.name} on disk: {describe(error)}") from error
                 self._files[index] = path
+            del self._live[index]
+            self._live_total -= self._sizes.pop(index)
+            del self._model_bytes[index]
         return self._files.get(index)
+
+    def _encoded(self, me: Client) -> bytes:
+        try:
+            return encode(me.state(self.method.keeps))
+        except TypeError as error:
+            raise RunError(f"what {me.name} keeps in its memory cannot be saved: {error}") from error
 
     def release(self, index: int) -> tuple[Path | None, bool]:
         """Give a client away to another host: where its state is, and whether it has been saved as it is now."""
@@ -236,7 +248,7 @@ class Host:
         saved = []
         for index in sorted(self._changed):
             me = self._live.get(index)
-            data = encode(me.state(self.method.keeps)) if me is not None else self._files[index].read_bytes()
+            data = self._encoded(me) if me is not None else self._files[index].read_bytes()
             path = directory / f"{client_name(index)}.{label}.safetensors"
             disk.write_through(path, data)
             self._files[index] = path

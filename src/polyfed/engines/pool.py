@@ -32,12 +32,12 @@ from polyfed.engines.host import LIVE_BYTES, Host, too_slow
 from polyfed.engines.machine import cores
 from polyfed.engines.warm import warm_up
 from polyfed.engines.worker import work, write_units
-from polyfed.errors import PolyfedError, RunError, WorkerLost
+from polyfed.errors import RunError, WorkerLost
 from polyfed.method import Method
 
 AHEAD_SECONDS = 0.01  # of work a worker has at hand, so that short steps never wait for the pipe
 SHORT_SECONDS = 0.002  # of work that travels in one frame
-OWN_AT_ONCE = 4  # units in a frame, however long they are, if no other worker can do them
+OWN_SHORT_SECONDS = 0.1  # the same for what no other worker can do
 BATCH_MOST = 256  # units in a frame: it must fit into the pipe's buffer
 FAMILIAR_AMONG = 64  # units looked through for a client that a worker has met before
 GRACE_SECONDS = 1.0  # beyond the timeout, before a worker that does not answer is killed
@@ -49,6 +49,8 @@ class _Worker:
     process: BaseProcess
     pipe: Connection
     task: Task | None = None
+    doing: Any = None
+    """Shared with the process: the place of the unit that it is at, or −1."""
     under_way: dict[int, float] = field(default_factory=dict)
     """Units sent and not yet answered, in the order of sending: place in the task → seconds it may take."""
     heard: float = 0.0
@@ -90,7 +92,7 @@ class Pool:
             method,
             scratch,
             timeout=self.timeout,
-            live_bytes=self.live_bytes // self.count,
+            live_bytes=self.live_bytes,
         )
         # fork shares the imported torch and the mapped data: workers start in milliseconds. It is not safe with a
         # GPU, nor on macOS.
@@ -107,12 +109,13 @@ class Pool:
         ours, theirs = self._context.Pipe()
         inherited = self._context.get_start_method() == "fork"
         others = [ours, *(worker.pipe for worker in self._workers)] if inherited else []
+        doing = self._context.RawValue("q", -1)
         process = self._context.Process(  # type: ignore[attr-defined]
-            target=work, args=(self._make_host, theirs, others, self._folder), daemon=True
+            target=work, args=(self._make_host, theirs, others, self._folder, doing), daemon=True
         )
         process.start()
         theirs.close()
-        return _Worker(process, ours)
+        return _Worker(process, ours, doing=doing)
 
     def close(self) -> None:
         for worker in self._workers:
@@ -141,7 +144,7 @@ class Pool:
                 worker.process.kill()  # the user wants to go at once: nobody waits for these steps
             raise
         finally:
-            self._drain()
+            self._drain(task)
             if self._common_file:
                 Path(self._common_file).unlink(missing_ok=True)
 
@@ -167,7 +170,8 @@ class Pool:
         self._even_out(task, own, load)
         if task.window is None:
             free.sort(key=lambda place: -self._cost(task, task.units[place]))
-        return own, deque(free)
+        # In order: a unit within the window must not wait behind one beyond it.
+        return [deque(sorted(places)) for places in own], deque(free)
 
     def _gather(self, unit: Sequence[Call]) -> int | None:
         """Where the clients of a unit live; those of a stack that live elsewhere move there."""
@@ -204,6 +208,8 @@ class Pool:
         try:
             old.pipe.send_bytes(pack({"do": "release", "client": client}))
             head, _ = unpack(old.pipe.recv_bytes())
+            if "error" in head:
+                raise RunError(head["error"])
             new.pipe.send_bytes(pack({"do": "receive", "client": client, **head}))
         except (EOFError, OSError) as error:
             raise WorkerLost("a worker died between two steps") from error
@@ -220,9 +226,7 @@ class Pool:
         while given:
             given = False
             for number, worker in enumerate(self._workers):
-                # Units of its own, which no other worker can do, are there before it is done with the last.
-                more_of_own = bool(own[number]) and len(worker.under_way) < 2
-                if more_of_own or sum(worker.under_way.values()) < AHEAD_SECONDS:
+                if sum(worker.under_way.values()) < AHEAD_SECONDS:
                     batch = self._batch(task, number, own[number], free, limit)
                     if batch:
                         self._send(worker, task, batch)
@@ -231,20 +235,19 @@ class Pool:
     def _batch(
         self, task: Task, number: int, mine: deque[int], free: deque[int], limit: int
     ) -> dict[int, float]:
-        """The next units of a worker: its own and what is known to be short in company, anything else alone."""
+        """The next units of a worker: what is known to be short travels in company, anything else alone."""
         batch: dict[int, float] = {}
-        short = True
-        while len(batch) < (BATCH_MOST if short else OWN_AT_ONCE):
-            if mine and mine[0] < limit:
+        while len(batch) < BATCH_MOST:
+            seconds = sum(batch.values())
+            if mine and mine[0] < limit and seconds < OWN_SHORT_SECONDS:
                 place: int | None = mine.popleft()
-            elif short:
+            elif seconds < SHORT_SECONDS:
                 place = self._familiar(task, number, free, limit)
             else:
                 break
             if place is None:
                 break
-            batch[place] = self._cost(task, task.units[place]) or AHEAD_SECONDS
-            short = sum(batch.values()) < SHORT_SECONDS
+            batch[place] = self._cost(task, task.units[place]) or OWN_SHORT_SECONDS
         return batch
 
     def _familiar(self, task: Task, number: int, free: deque[int], limit: int) -> int | None:
@@ -281,7 +284,9 @@ class Pool:
             worker.heard = time.monotonic()
             head, blobs = unpack(frame)
             if "error" in head:
-                raise PolyfedError(head["error"])
+                for place in head["places"]:
+                    del worker.under_way[place]
+                raise RunError(head["error"])
             self._note(task, worker, head["outcomes"], blobs, done)
         if self.timeout is not None:
             for worker in self._workers:
@@ -290,10 +295,13 @@ class Pool:
                     self._bury(worker, task, free, done, why=too_slow(self.timeout))
 
     def _deadline(self, task: Task, worker: _Worker) -> float:
-        """When a worker must have answered: a stack of clients has as much time as they would have one by one."""
+        """When a worker must have answered."""
+        return worker.heard + self._allowed(task, worker)
+
+    def _allowed(self, task: Task, worker: _Worker) -> float:
+        """Seconds until a worker's next answer: a stack of clients has as much as they would have one by one."""
         assert self.timeout is not None
-        stacked = len(task.units[next(iter(worker.under_way))])
-        return worker.heard + self.timeout * stacked + GRACE_SECONDS
+        return self.timeout * len(task.units[next(iter(worker.under_way))]) + GRACE_SECONDS
 
     def _patience(self, task: Task) -> float | None:
         if self.timeout is None:
@@ -340,6 +348,11 @@ class Pool:
         worker.process.join(timeout=5)
         reason = why or f"its worker died ({_exit(worker.process.exitcode)})"
         lost = list(worker.under_way)
+        if (
+            worker.doing.value in worker.under_way
+        ):  # what comes before it is done, and only its answer is lost
+            lost.remove(worker.doing.value)
+            lost.insert(0, worker.doing.value)
         number = self._workers.index(worker)
         worker.pipe.close()
         self._workers[number] = self._start()
@@ -355,20 +368,19 @@ class Pool:
             done[lost[0]] = [Failure(call.client, task.step, reason) for call in guilty]
         free.extendleft(reversed(lost[1:] if twice else lost))
 
-    def _drain(self) -> None:
+    def _drain(self, task: Task) -> None:
         """Let workers finish what nobody waits for any more."""
         for worker in self._workers:
             while worker.under_way:
-                if self.timeout is not None and not worker.pipe.poll(self.timeout + GRACE_SECONDS):
+                if self.timeout is not None and not worker.pipe.poll(self._allowed(task, worker)):
                     worker.process.kill()
                     worker.process.join()
                 try:
                     head, _ = unpack(worker.pipe.recv_bytes())
                 except (EOFError, OSError):
                     break
-                if "error" in head:
-                    break
-                for place, _ in head["outcomes"]:
+                places = head["places"] if "error" in head else [place for place, _ in head["outcomes"]]
+                for place in places:
                     worker.under_way.pop(place, None)
             worker.under_way.clear()
 
@@ -401,10 +413,12 @@ class Pool:
         self._homes.clear()
         frame = pack({"do": "restore", "states": {str(index): str(path) for index, path in states.items()}})
         for number, worker in enumerate(self._workers):
-            if not worker.process.is_alive():
+            try:
+                worker.pipe.send_bytes(frame)
+            except OSError:  # it died
                 worker.pipe.close()
                 self._workers[number] = self._start()
-            self._workers[number].pipe.send_bytes(frame)
+                self._workers[number].pipe.send_bytes(frame)
 
 
 def _exit(code: int | None) -> str:

@@ -14,15 +14,19 @@ import torch
 from polyfed.engines.engine import Answer, Call, Outcome, Task
 from polyfed.engines.frames import pack, unpack
 from polyfed.engines.host import Host, describe
+from polyfed.errors import RunError
 from polyfed.nodes import Moment
 
 FLUSH_SECONDS = 0.03  # answers that lie closer together than this travel together: each wakes the pool
 
 
-def work(make_host: Callable[[], Host], pipe: Connection, others: Sequence[Connection], folder: Path) -> None:
+def work(
+    make_host: Callable[[], Host], pipe: Connection, others: Sequence[Connection], folder: Path, doing: Any
+) -> None:
     """Serve until the pipe is closed. `others` are the pool's ends of pipes, inherited by a fork.
 
-    They must be closed here: else a worker would outlive a pool that was killed.
+    They must be closed here: else a worker would outlive a pool that was killed. `doing` tells the pool, in shared
+    memory, which unit is under way, should it be the last thing that this worker does.
     """
     torch.set_num_threads(1)  # first of all: a fork of a process with threads hangs at its first threaded op
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pool's business
@@ -40,41 +44,57 @@ def work(make_host: Callable[[], Host], pipe: Connection, others: Sequence[Conne
             case "units":
                 task = read_task(head["task"], blobs) or task
                 assert task is not None
-                _run_units(host, task, read_units(head, blobs), pipe, folder)
+                _run_units(host, task, read_units(head, blobs), pipe, folder, doing)
             case "save":
                 pipe.send_bytes(_saved(host, Path(head["directory"]), head["label"]))
             case "restore":
                 host.restore({int(index): Path(path) for index, path in head["states"].items()})
             case "release":
-                path, changed = host.release(head["client"])
-                pipe.send_bytes(pack({"path": str(path) if path else None, "changed": changed}))
+                pipe.send_bytes(_released(host, head["client"]))
             case "receive":
                 host.receive(head["client"], Path(head["path"]) if head["path"] else None, head["changed"])
 
 
 def _run_units(
-    host: Host, task: Task, units: Sequence[tuple[int, list[Call]]], pipe: Connection, folder: Path
+    host: Host,
+    task: Task,
+    units: Sequence[tuple[int, list[Call]]],
+    pipe: Connection,
+    folder: Path,
+    doing: Any,
 ) -> None:
     waiting: list[tuple[int, list[Outcome]]] = []
     flushed = time.perf_counter()
     for number, (place, unit) in enumerate(units):
+        doing.value = place
         try:
             waiting.append((place, host.run_unit(task, unit)))
         except Exception as error:
-            pipe.send_bytes(pack({"error": describe(error)}))
-            return
+            unanswered = [place for place, _ in waiting] + [place for place, _ in units[number:]]
+            why = str(error) if isinstance(error, RunError) else describe(error)
+            pipe.send_bytes(pack({"error": why, "places": unanswered}))
+            break
         if time.perf_counter() - flushed > FLUSH_SECONDS or number == len(units) - 1:
             pipe.send_bytes(write_outcomes(waiting, folder))
             waiting = []
             flushed = time.perf_counter()
+    doing.value = -1
 
 
 def _saved(host: Host, directory: Path, label: str) -> bytes:
     try:
         saved = host.save(directory, label)
-    except OSError as error:
+    except (OSError, RunError) as error:
         return pack({"error": describe(error)})
     return pack({"saved": [[state.client, state.file, state.digest] for state in saved]})
+
+
+def _released(host: Host, client: int) -> bytes:
+    try:
+        path, changed = host.release(client)
+    except RunError as error:
+        return pack({"error": str(error)})
+    return pack({"path": str(path) if path else None, "changed": changed})
 
 
 def write_units(

@@ -98,9 +98,9 @@ def freeze_norms(model: nn.Module) -> None:
 
 
 def take(x: Tensor, rows: Tensor) -> Tensor:
-    """Rows of a batch, laid out as the batch is: plain indexing would turn channels-last into the default.
+    """Rows (a vector of row numbers) of a batch, laid out as the batch is.
 
-    It would also take six times as long.
+    Plain indexing would turn channels-last into the default, and take six times as long.
     """
     rows = rows.to(x.device)
     if x.dim() == 4 and not x.is_contiguous():
