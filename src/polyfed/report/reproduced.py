@@ -33,6 +33,7 @@ RULE = (
 )
 MISSING = "–"
 GAP = "  "  # between groups of columns
+AROUND = 3  # of a cell: a space on each side, and one between columns
 SECOND = "  chosen round"  # a row's second line
 CHOSEN: dict[Chosen, str] = {
     "round": "the round chosen on validation",
@@ -98,11 +99,11 @@ def outcome_tables(outcome: Outcome, width: int) -> list[Grid]:
     """
     named = max(len(name) for name in (SECOND, *(row.name for row in outcome.rows))) + 4
     cells = {column.key: _cells(outcome, column) for column in outcome.columns}
-    widths = {key: max(len(line) for pair in lines for line in pair) + 2 for key, lines in cells.items()}
+    widths = {key: max(len(line) for pair in lines for line in pair) + AROUND for key, lines in cells.items()}
     if outcome.table.groups:
         for group in by_group(outcome.columns):
             middle = group[len(group) // 2]
-            widths[middle.key] = max(widths[middle.key], len(middle.group) + 2)
+            widths[middle.key] = max(widths[middle.key], len(middle.group) + AROUND)
     else:
         widths = dict.fromkeys(widths, max(widths.values()))
     parts = side_by_side(outcome.columns, widths, width - named)
@@ -137,7 +138,7 @@ Cells = Mapping[str, Sequence[tuple[str, str]]]
 
 def _grid(outcome: Outcome, part: Sequence[Column], cells: Cells) -> Grid:
     table = Grid(box=box.SIMPLE_HEAD)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for number, group in enumerate(by_group(part)):
         for place, column in enumerate(group):
             gap = GAP if number and not place else ""
