@@ -348,9 +348,8 @@ class Pool:
         worker.process.join(timeout=5)
         reason = why or f"its worker died ({_exit(worker.process.exitcode)})"
         lost = list(worker.under_way)
-        if (
-            worker.doing.value in worker.under_way
-        ):  # what comes before it is done, and only its answer is lost
+        if worker.doing.value in lost:
+            # What was sent before it is done, and only its answer is lost.
             lost.remove(worker.doing.value)
             lost.insert(0, worker.doing.value)
         number = self._workers.index(worker)
