@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 Listener = Callable[["Run"], None]
 
 LOST_WORKERS_ALLOWED = 100
+SAVING_SHARE = 20  # a checkpoint comes after so many times what the last one took, if that is later
 
 
 class Run:
@@ -125,6 +126,7 @@ class Run:
 
     def _rounds(self, listener: Listener | None) -> None:
         saved_at = time.monotonic()
+        pause = self.config.checkpoint_seconds
         lost = 0
         while not self.finished and not self._stopping:
             number = self.round
@@ -133,9 +135,12 @@ class Run:
                     self._one_round()
                 else:
                     self._prepare()
-                if time.monotonic() - saved_at >= self.config.checkpoint_seconds:
+                due = time.monotonic()
+                if due - saved_at >= pause:
                     self._commit()
                     saved_at = time.monotonic()
+                    if pause:  # states of gigabytes: most of the time is for learning
+                        pause = max(self.config.checkpoint_seconds, SAVING_SHARE * (saved_at - due))
             except WorkerLost as error:
                 lost += 1
                 if lost > LOST_WORKERS_ALLOWED:
