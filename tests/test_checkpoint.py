@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,3 +139,24 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(stopped: Path, make_run: Ma
     whole = make_run("local", rounds=4, name="whole")
     whole.go()
     assert result_of(stopped) == result_of(whole.path)
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0, 12), (0.001, 2)])
+def test_checkpoints_that_take_long_are_rare_unless_every_round_is_wanted(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, seconds: float, expected: int
+) -> None:
+    run = make_run("local", rounds=12, checkpoint_seconds=seconds, evaluate={"every": 12})
+    run.open()
+    commit, rounds = run._commit, []
+
+    def slowly() -> None:
+        rounds.append(run.round)
+        time.sleep(0.5)
+        commit()
+
+    monkeypatch.setattr(run, "_commit", slowly)
+    run.go()
+    assert len(set(rounds)) <= expected + 1  # and one at the end
+    assert rounds[-1] == 12
+    if not seconds:
+        assert set(rounds) >= set(range(1, 13))

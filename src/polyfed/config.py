@@ -159,7 +159,7 @@ class RunConfig(Section):
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Seconds a client may take for one step before it is left out of the round."""
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 30.0
-    """Seconds between checkpoints (0: after every round). The end of a run is always saved."""
+    """Seconds between checkpoints (0: after every round); more where saving would take over a twentieth of the time."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     stack: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     """How many clients of one small architecture are trained stacked in one tensor."""
