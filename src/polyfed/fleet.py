@@ -168,15 +168,15 @@ class Fleet:
                 # Counted once already. What a peer says to nobody is not sent.
                 more = listeners[facts.index] - 1
                 self.ledger.count(facts.name, "up", sizes[facts.index], "training", times=more)
+        hears = {index: [other for other in links[index] if other in said] for index in links}
+        for index, others in hears.items():
+            for other in others:
+                self.ledger.count(places[index].name, "down", sizes[other], "training")
         heard = {
-            index: tuple((places[other].name, said[other]) for other in links[index] if other in said)
-            for index in links
+            index: tuple((places[other].name, said[other]) for other in others)
+            for index, others in hears.items()
         }
         hearing = [facts for facts in among if heard[facts.index]]
-        for facts in hearing:
-            for other in links[facts.index]:
-                if other in said:
-                    self.ledger.count(facts.name, "down", sizes[other], "training")
         for outcome in self._outcomes(hear, hearing, None, {}, window=None, heard=heard):
             if isinstance(outcome, Answer):
                 self._receive(outcome, places[outcome.client], "training")

@@ -263,7 +263,7 @@ class Server:
 
 
 def _copied(value: Any) -> Any:
-    """As `copy.deepcopy` of what a memory may hold; a tenth of its overhead, and it is paid in every step."""
+    """As `copy.deepcopy` of what a memory may hold, in a fifth of its time; it is paid in every step."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, dict):
