@@ -352,13 +352,13 @@ def test_a_second_signal_ends_everything_at_once(tmp_path: Path, small: dict[str
     jobs = [job(tmp_path / f"seed-{seed}", small, seed=seed, rounds=10_000) for seed in (0, 1)]
 
     def interrupt(now: Snapshot) -> None:
-        if any(run.round for run in now.under_way):
+        if now.under_way and all(run.round for run in now.under_way):
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
         carry_out(jobs, workers, interrupt)
     assert multiprocessing.active_children() == []
-    assert state_of(jobs[0]) == "begun"
+    assert [state_of(each) for each in jobs] == ["begun"] * workers + ["new"] * (2 - workers)
 
 
 def test_runs_do_not_outlive_a_grid_that_was_killed(
