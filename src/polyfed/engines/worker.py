@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,7 @@ def work(
     """
     torch.set_num_threads(1)  # first of all: a fork of a process with threads hangs at its first threaded op
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pool's business
+    _let_the_pool_finish()
     for other in others:
         other.close()
     host = make_host()
@@ -53,6 +57,16 @@ def work(
                 pipe.send_bytes(_released(host, head["client"]))
             case "receive":
                 host.receive(head["client"], Path(head["path"]) if head["path"] else None, head["changed"])
+
+
+def _let_the_pool_finish() -> None:
+    """When the pool wakes this worker, do not take the core from it: it has the next worker to wake.
+
+    With two workers and steps of 15 ms, rounds of FedH2L measured 8 % shorter.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError):  # forbidden in some containers
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _run_units(
