@@ -29,6 +29,13 @@ def run_file(tmp_path: Path, small: dict[str, Any]) -> Path:
     return path
 
 
+def test_the_module_is_the_command_too() -> None:
+    said = subprocess.run(
+        [sys.executable, "-m", "polyfed", "--version"], capture_output=True, text=True, check=True
+    )
+    assert said.stdout == f"polyfed {polyfed.__version__}\n"
+
+
 def test_a_new_file_runs_as_it_is(command: Command) -> None:
     assert "polyfed run polyfed.yaml" in command("new").out
     done = command("run", "polyfed.yaml", "--set", "rounds=2", "--workers", 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, ClassVar
 
 import pytest
@@ -171,3 +172,26 @@ class NotAStep(Roll):
 def test_a_function_that_is_no_client_step_is_refused(make_run: MakeRun) -> None:
     with pytest.raises(MethodError, match="@client_step"):
         make_run(NotAStep).go()
+
+
+class Noter(Method):
+    """Every client notes two numbers, one of them none."""
+
+    name = "noter"
+
+    @client_step
+    def note_two(self, me: Client) -> Fields:
+        me.note("number", float(me.facts.index))
+        me.note("loss", torch.tensor(float("nan")))
+        return {}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        fleet.ask(self.note_two, fleet.sample())
+
+
+def test_a_noted_loss_that_is_no_number_is_null_in_the_history(make_run: MakeRun) -> None:
+    run = make_run(Noter, rounds=1)
+    run.go()
+    text = (run.path / "history.jsonl").read_text()
+    assert "NaN" not in text
+    assert json.loads(text)["noted"] == {"number": 1.5, "loss": None}

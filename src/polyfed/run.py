@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -219,7 +220,9 @@ class Run:
                 for stage, found in self.fleet.measured.items()
             }
         if self.fleet.noted:
-            line["noted"] = {name: statistics.fmean(values) for name, values in self.fleet.noted.items()}
+            means = {name: statistics.fmean(values) for name, values in self.fleet.noted.items()}
+            # JSON has no NaN: a loss that is none is null.
+            line["noted"] = {name: mean if math.isfinite(mean) else None for name, mean in means.items()}
         if self._server_scores:
             line["server"] = {stage: metrics.accuracy(score) for stage, score in self._server_scores.items()}
         if self.fleet.failures:

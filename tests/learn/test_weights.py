@@ -118,7 +118,7 @@ def test_what_is_no_weights_is_refused(nonsense: Any) -> None:
         load_weights(model, {**weights_of(model), "bias": "none"})  # type: ignore[dict-item]
 
 
-def test_a_mean_of_known_names_takes_all_of_them_unless_told() -> None:
+def test_a_mean_of_known_names_takes_all_of_them() -> None:
     """Else the first that leaves some out would decide, and all that are whole would be refused."""
     whole = {"weight": torch.ones(2), "bias": torch.zeros(1)}
     mean = WeightedMean(whole)
@@ -126,11 +126,6 @@ def test_a_mean_of_known_names_takes_all_of_them_unless_told() -> None:
         mean.add({"weight": torch.full((2,), 9.0)}, 1)
     mean.add(whole, 1)
     assert mean.result()["weight"].tolist() == [1, 1]
-    partly = WeightedMean(whole, partly=True)
-    partly.add({"weight": torch.full((2,), 9.0)}, 1)
-    assert partly.result()["weight"].tolist() == [9, 9]
-    with pytest.raises(ModelError, match="other names"):
-        partly.add(whole, 1)
 
 
 def test_norm_entries_are_those_of_batch_norm_alone() -> None:

@@ -359,9 +359,13 @@ class FirstMisfit(FedAvg):
     ],
     ids=["too few", "a tensor", "a text"],
 )
-def test_it_is_the_misfit_that_is_left_out_even_if_it_comes_first(make_run: MakeRun, fault: Any) -> None:
+@pytest.mark.parametrize("batch_norm", ["average", "local"])
+def test_it_is_the_misfit_that_is_left_out_even_if_it_comes_first(
+    make_run: MakeRun, fault: Any, batch_norm: str
+) -> None:
     method = type("Misfit", (FirstMisfit,), {"fault": staticmethod(fault)})
-    run = make_run(method, rounds=1, stack=1)
+    settings = {"batch_norm": batch_norm}
+    run = make_run(method, settings=settings, rounds=1, stack=1, models={"names": ["cnn-small"]})
     run.go()
     assert run.last is not None
     assert [failure["client"] for failure in run.last["failures"]] == ["client-0"]

@@ -42,7 +42,10 @@ def flat_step(
             nn.utils.clip_grad_norm_([whole], training.clip)
         optimiser.state.clear()
         if "moments" in memory:
-            optimiser.state[whole] = memory["moments"]
+            # A memory that comes from a file is on the CPU.
+            optimiser.state[whole] = {
+                name: value.to(weights.device) for name, value in memory["moments"].items()
+            }
         optimiser.step()
         whole.grad = None
         memory["moments"] = {

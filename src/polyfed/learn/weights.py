@@ -109,10 +109,9 @@ class WeightedMean:
     is taken.
     """
 
-    def __init__(self, like: Mapping[str, Tensor] | None = None, *, partly: bool = False) -> None:
-        """`like` says which names and shapes are expected; `partly`: a subset of the names will do."""
+    def __init__(self, like: Mapping[str, Tensor] | None = None) -> None:
+        """`like` says which names and shapes are expected; without, the first ones say it."""
         self._like = like
-        self._partly = partly
         self._sums: dict[str, Tensor] = {}
         self._dtypes: dict[str, torch.dtype] = {}
         self.total = 0.0
@@ -142,8 +141,7 @@ class WeightedMean:
         expected = self._sums or self._like
         if expected is None:
             return
-        fewer_will_do = self._partly and not self._sums
-        if not (weights.keys() <= expected.keys() if fewer_will_do else weights.keys() == expected.keys()):
+        if weights.keys() != expected.keys():
             raise ModelError("weights with other names than the model's")
         for name, tensor in weights.items():
             if not isinstance(tensor, Tensor) or tensor.shape != expected[name].shape:

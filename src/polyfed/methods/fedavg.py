@@ -120,15 +120,19 @@ class FedAvg(Method):
         cohort = fleet.sample()
         for architecture in dict.fromkeys(facts.architecture for facts in cohort):
             members = [facts for facts in cohort if facts.architecture == architecture]
-            replies = fleet.stream(self.train, members, weights=models[architecture])
-            models[architecture] |= self.mean(fleet, replies, "weights", models[architecture])
-            if self.settings.batch_norm == "recompute":
-                replies = fleet.stream(self.restate, members, weights=models[architecture])
-                models[architecture] |= self.mean(fleet, replies, "statistics", models[architecture])
+            model = models[architecture]
+            own = learn.norm_entries(server.build(architecture)) if self.personal else frozenset()
+            shared = {name: tensor for name, tensor in model.items() if name not in own}
+            replies = fleet.stream(self.train, members, weights=model)
+            model |= self.mean(fleet, replies, "weights", shared)
+            statistics = {name: tensor for name, tensor in model.items() if learn.is_statistic(name)}
+            if self.settings.batch_norm == "recompute" and statistics:
+                replies = fleet.stream(self.restate, members, weights=model)
+                model |= self.mean(fleet, replies, "statistics", statistics)
 
     def mean(self, fleet: Fleet, replies: Iterable[Reply], field: str, like: Weights) -> Weights:
-        """The mean of what the clients sent; what does not fit the model is left out, with its reason."""
-        mean = WeightedMean(like, partly=self.personal or field == "statistics")
+        """The mean of what the clients sent; what is not like this is left out, with its reason."""
+        mean = WeightedMean(like)
         for reply in replies:
             try:
                 mean.add(reply.fields.get(field, {}), self.share(reply.client))

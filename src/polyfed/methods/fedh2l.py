@@ -83,7 +83,9 @@ class FedH2L(Method):
         loss = F.cross_entropy(logits_of(me, learn.take(x, rows)), y[rows])
         local = learn.flat_gradient(loss, me.model)
         learn.flat_step(me.model, local, self.training, me.memory)
-        me.memory["local"] = local + me.memory["local"] if "local" in me.memory else local
+        if "local" in me.memory:
+            local = local + me.memory["local"].to(local.device)
+        me.memory["local"] = local
         me.note("local-loss", loss)
         return {}
 
@@ -112,7 +114,7 @@ class FedH2L(Method):
             return {}
         loss = self.mutual_loss(me, lessons)
         public = learn.flat_gradient(loss, me.model)
-        local = me.memory.pop("local", torch.zeros_like(public))
+        local = me.memory.pop("local", torch.zeros_like(public)).to(public.device)
         if self.settings.conflict == "project":
             public = learn.project(public, local)
         elif self.settings.conflict == "pcgrad":
