@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from polyfed import cli
-from polyfed.checkpoint import RunDirectory
+from polyfed.board import Job
+from polyfed.checkpoint import RunDirectory, read_lines
 from polyfed.config import read_config
 from polyfed.engines import Engine, Inline
 from polyfed.federation import Federation
@@ -59,6 +60,17 @@ def real_data(monkeypatch: pytest.MonkeyPatch) -> Path:
         pytest.skip(f"no real data sets in {folder}; set POLYFED_DATA")
     monkeypatch.setenv("POLYFED_DATA", str(folder))
     return folder
+
+
+def job(path: Path, small: dict[str, Any], **changes: Any) -> Job:
+    """A run of the small federation, with some changes, as one of a grid."""
+    return Job(path, read_config({**small, **changes}))
+
+
+def round_of(path: Path) -> int:
+    """The last round that a run's history tells of so far."""
+    history = path / "history.jsonl"
+    return max((line["round"] for line in read_lines(history)), default=0) if history.exists() else 0
 
 
 @pytest.fixture

@@ -15,13 +15,12 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.conftest import job, round_of
 
-from polyfed import api, checkpoint, disk, grid, progress
+from polyfed import api, grid, progress
+from polyfed.board import Job, Snapshot, state_of
 from polyfed.checkpoint import read_lines, read_manifest
-from polyfed.config import read_config
-from polyfed.errors import ConfigError
-from polyfed.folders import clear
-from polyfed.grid import Job, Snapshot, carry_out, round_of, state_of
+from polyfed.grid import carry_out
 from polyfed.progress import duration, follow_grid
 from polyfed.testing import result_of
 
@@ -33,10 +32,6 @@ LONG = 20  # rounds: long enough to be killed in the middle
 @pytest.fixture(autouse=True)
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grid, "LOOK_SECONDS", 0.01)
-
-
-def job(path: Path, small: dict[str, Any], **changes: Any) -> Job:
-    return Job(path, read_config({**small, **changes}))
 
 
 @pytest.fixture
@@ -76,108 +71,6 @@ def expected(
 
 def results(jobs: list[Job]) -> dict[str, Any]:
     return {"/".join(each.path.parts[-2:]): result_of(each.path) for each in jobs}
-
-
-# -- folders -------------------------------------------------------------------------------------------------
-
-
-def test_a_job_is_new_then_begun_then_finished(tmp_path: Path, small: dict[str, Any]) -> None:
-    one = job(tmp_path / "run", small)
-    assert state_of(one) == "new"
-    one.path.mkdir()
-    assert state_of(one) == "new"
-    run = api.prepare_checked(one.config, one.path, 1)
-    run.go(lambda now: now.stop())
-    run.close()
-    assert state_of(one) == "begun"
-    assert carry_out([one], 1) == []
-    assert state_of(one) == "finished"
-
-
-def test_a_run_with_another_config_is_refused_and_its_first_other_key_named(
-    tmp_path: Path, small: dict[str, Any]
-) -> None:
-    carry_out([job(tmp_path / "run", small, rounds=1)], 1)
-    other = {**small["training"], "lr": 0.2}
-    with pytest.raises(ConfigError, match=r"training\.lr is 0\.1 there and 0\.2 here: choose another --out"):
-        carry_out([job(tmp_path / "run", small, rounds=1, training=other)], 1)
-    with pytest.raises(ConfigError, match=r'method\.name is "fedavg" there'):
-        state_of(job(tmp_path / "run", small, rounds=1, method="local"))
-
-
-def test_what_was_left_open_or_to_a_default_is_no_other_config(tmp_path: Path, small: dict[str, Any]) -> None:
-    one = job(tmp_path / "run", small, rounds=1)
-    carry_out([one], 1)
-    assert one.config.stack == "auto"
-    decided = read_config(one.path / "config.yaml")
-    assert decided.stack != "auto"
-    written_out = {"name": "fedavg", "within": "all"}
-    assert state_of(job(one.path, small, rounds=1, method=written_out, stack=decided.stack)) == "finished"
-    with pytest.raises(ConfigError, match="stack is"):
-        state_of(job(one.path, small, rounds=1, stack=1))
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def dies_before_its_config(one: Job) -> None:
-    checkpoint.RunDirectory.write_config = lambda *_: die()  # type: ignore[method-assign]
-    api.prepare_checked(one.config, one.path, 1).go()
-
-
-def dies_before_its_first_checkpoint(one: Job) -> None:
-    whole = disk.write_through
-
-    def write(path: Path, data: bytes) -> None:
-        whole(path, data)
-        if path.name == "manifest.json.tmp":
-            die()
-
-    disk.write_through = write
-    api.prepare_checked(one.config, one.path, 1).go()
-
-
-@pytest.mark.parametrize("dies", [dies_before_its_config, dies_before_its_first_checkpoint])
-def test_a_folder_left_by_a_process_killed_before_its_first_checkpoint_is_used_again(
-    tmp_path: Path, small: dict[str, Any], dies: Callable[[Job], None]
-) -> None:
-    one = job(tmp_path / "run", small)
-    process = fork.Process(target=dies, args=(one,))
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    assert (one.path / ".lock").exists()
-    assert state_of(one) == "new"
-    other = job(tmp_path / "other", small)
-    assert carry_out([one, other], 2) == []
-    assert result_of(one.path) == result_of(other.path)
-
-
-@pytest.mark.parametrize(
-    "names", [["notes.txt"], ["config.yaml"], [".lock", "notes.txt"], [".lock", "history.jsonl"]]
-)
-def test_a_folder_with_anything_else_in_it_is_refused_and_left_alone(
-    tmp_path: Path, small: dict[str, Any], names: list[str]
-) -> None:
-    for name in names:
-        (tmp_path / name).write_text("mine")
-    for act in (lambda: carry_out([job(tmp_path, small)], 1), lambda: clear(tmp_path)):
-        with pytest.raises(ConfigError, match="choose another --out"):
-            act()
-    assert {part.name: part.read_text() for part in tmp_path.iterdir()} == dict.fromkeys(names, "mine")
-
-
-def test_a_folder_in_which_another_process_is_at_work_is_left_alone(
-    tmp_path: Path, small: dict[str, Any]
-) -> None:
-    one = job(tmp_path / "run", small)
-    (one.path / "states").mkdir(parents=True)
-    with (one.path / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        (failure,) = carry_out([one], 1)
-    assert "another process is at work" in failure.reason
-    assert (one.path / "states").exists()
 
 
 # -- carrying out --------------------------------------------------------------------------------------------
@@ -242,26 +135,6 @@ def test_runs_that_use_several_threads_are_not_forked(tmp_path: Path, small: dic
     """A process forked from one with threads hangs at its first threaded operation."""
     assert grid._start_method([job(tmp_path, small)]) == "fork"
     assert grid._start_method([job(tmp_path, small), job(tmp_path, small, server_threads=2)]) == "spawn"
-
-
-def test_rounds_are_read_off_a_runs_files(tmp_path: Path, small: dict[str, Any]) -> None:
-    assert round_of(tmp_path / "nowhere") == 0
-    run = api.prepare_checked(
-        read_config({**small, "rounds": 9, "evaluate": {"every": 4}, "checkpoint_seconds": 1000}),
-        tmp_path / "run",
-        1,
-    )
-    seen: dict[int, int] = {}
-
-    def look(now: Any) -> None:
-        seen[now.round] = round_of(now.path)
-        if now.round == 6:
-            now.stop()
-
-    run.go(look)
-    run.close()
-    assert seen == {1: 0, 2: 0, 3: 0, 4: 4, 5: 4, 6: 4}  # a round that is not evaluated is not in the history
-    assert round_of(run.path) == 6  # but it is in the checkpoint
 
 
 # -- death and signals ---------------------------------------------------------------------------------------

@@ -19,11 +19,11 @@ import pytest
 import yaml
 from PIL import Image
 from rich.console import Console
+from tests.conftest import round_of
 
 import polyfed
 from polyfed.config import read_config
 from polyfed.errors import ConfigError, MethodError
-from polyfed.grid import round_of
 from polyfed.report.curves import accuracy_curves
 from polyfed.report.sweeps import with_spread
 from polyfed.sweep import plan_sweep, read_sets, split_values

@@ -12,12 +12,11 @@ import gc
 import logging
 import multiprocessing
 import os
-import re
 import signal
 import sys
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -30,74 +29,21 @@ from typing import Any
 import torch
 
 from polyfed import api
-from polyfed.checkpoint import read_manifest
-from polyfed.config import RunConfig, pick_device
+from polyfed.board import Board, Job, JobFailure, Reached, Snapshot, state_of
+from polyfed.config import pick_device
 from polyfed.engines.host import describe
 from polyfed.engines.machine import cores
 from polyfed.engines.warm import warm_up
-from polyfed.errors import CheckpointError, PolyfedError
-from polyfed.folders import State, clear, state_of_folder
+from polyfed.errors import PolyfedError
+from polyfed.folders import clear
 from polyfed.run import Run
 
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5  # between two looks at the runs under way
-TAIL_BYTES = 64 * 1024  # of a history, in which its last round is looked up
 DEATHS_ALLOWED = 1
 
-_ROUND = re.compile(rb'^\{"round": (\d+)', re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run of a grid: where it goes and what it is."""
-
-    path: Path
-    config: RunConfig
-
-
-@dataclass(frozen=True)
-class JobFailure:
-    """A run that could not be finished, and why."""
-
-    job: Job
-    reason: str
-
-
-@dataclass(frozen=True)
-class UnderWay:
-    """A run that is being done: its name and how far it is."""
-
-    name: str
-    round: int
-    rounds: int
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """How a grid is getting on."""
-
-    jobs: int
-    finished: tuple[str, ...]
-    """The names of the runs that are done, those that were done before first."""
-    under_way: tuple[UnderWay, ...]
-    failures: tuple[JobFailure, ...]
-    stopping: bool
-    """Ctrl-C or SIGTERM came: the runs under way finish their round, no others are started."""
-
-    @property
-    def share(self) -> float:
-        """How much of the work is behind us, from 0 to 1; all runs count the same."""
-        ended = len(self.finished) + len(self.failures)
-        return (ended + sum(each.round / each.rounds for each in self.under_way)) / max(self.jobs, 1)
-
-
 Listener = Callable[[Snapshot], None]
-
-
-def state_of(job: Job) -> State:
-    """Whether a job is new, begun or finished; a `ConfigError` if its folder holds something else."""
-    return state_of_folder(job.path, job.config)
 
 
 def carry_out(
@@ -114,67 +60,36 @@ def carry_out(
     are, and, out of the signal's handler, when they are to stop.
     """
     count = workers or cores()
-    board = _Board(jobs, listener)
+    board = Board(jobs)
+    reporter = _Reporter(board, listener)
     at_a_time = min(count, len(board.left))
-    board.tell()
-    with _stopping_well(board):
+    reporter.tell()
+    with _stopping_well(reporter):
         if at_a_time == 1:
-            _one_by_one(board, count)
+            _one_by_one(board, reporter, count)
         elif at_a_time > 1:
-            _side_by_side(board, at_a_time, count // at_a_time)
-    board.tell()
-    if board.asked and board.unfinished:
+            _side_by_side(board, reporter, at_a_time, count // at_a_time)
+    reporter.tell()
+    if board.stopping and board.unfinished:
         raise KeyboardInterrupt
     return board.failures
 
 
-class _Board:
-    """What is known of the jobs, and who is told."""
+class _Reporter:
+    """Tells the listener how things are, and hears the signals to stop."""
 
-    def __init__(self, jobs: Sequence[Job], listener: Listener | None) -> None:
-        self.jobs = jobs
+    def __init__(self, board: Board, listener: Listener | None) -> None:
+        self.board = board
         self.listener = listener
-        self.names = _names(jobs)
-        self.left: deque[Job] = deque()
-        self.under_way: list[Job] = []
-        self.finished: list[str] = []
-        self.failures: list[JobFailure] = []
-        self.asked = 0
         self.run: Run | None = None
         """The run under way in this process, if it is done here."""
         self._told = 0.0
-        for job in jobs:
-            self._look_at(job)
-        self._last = self.snapshot()
-
-    def _look_at(self, job: Job) -> None:
-        try:
-            if state_of(job) == "finished":
-                self.finished.append(self.names[job.path])
-            else:
-                self.left.append(job)
-        except CheckpointError as error:
-            self.failures.append(JobFailure(job, str(error)))
-
-    @property
-    def unfinished(self) -> bool:
-        return len(self.finished) + len(self.failures) < len(self.jobs)
-
-    def end(self, job: Job, reason: str) -> bool:
-        """A run is not under way any more. Whether that was its end: finished, or failed for a reason."""
-        self.under_way.remove(job)
-        if reason:
-            self.failures.append(JobFailure(job, reason))
-        elif (job.path / "summary.json").exists():
-            self.finished.append(self.names[job.path])
-        else:
-            return False
-        return True
+        self._last = board.snapshot()
 
     def ask_to_stop(self) -> None:
-        self.asked += 1
-        if self.asked > 1:
+        if self.board.stopping:
             raise KeyboardInterrupt
+        self.board.stopping = True
         if self.run is not None:
             self.run.stop()
         if self.listener is not None:
@@ -182,7 +97,7 @@ class _Board:
 
     def hold(self, run: Run) -> None:
         self.run = run
-        if self.asked:
+        if self.board.stopping:
             run.stop()
 
     def glance(self, _run: Run) -> None:
@@ -190,44 +105,15 @@ class _Board:
         if time.monotonic() - self._told >= LOOK_SECONDS:
             self.tell()
 
+    def reached(self) -> Reached:
+        """How far the run in this process is."""
+        return Reached() if self.run is None else Reached(self.run.round, self.run.seconds)
+
     def tell(self) -> None:
         self._told = time.monotonic()
-        self._last = self.snapshot()
+        self._last = self.board.snapshot()
         if self.listener is not None:
             self.listener(self._last)
-
-    def snapshot(self) -> Snapshot:
-        under_way = tuple(
-            UnderWay(
-                self.names[job.path],
-                self.run.round if self.run is not None else round_of(job.path),
-                job.config.rounds,
-            )
-            for job in self.under_way
-        )
-        return Snapshot(
-            len(self.jobs), tuple(self.finished), under_way, tuple(self.failures), bool(self.asked)
-        )
-
-
-def _names(jobs: Sequence[Job]) -> dict[Path, str]:
-    """A short name a job: its path below the folder that they all share."""
-    absolute = {job.path: job.path.absolute() for job in jobs}
-    root = os.path.commonpath([path.parent for path in absolute.values()]) if jobs else ""
-    return {path: str(whole.relative_to(root)) for path, whole in absolute.items()}
-
-
-def round_of(path: Path) -> int:
-    """The last round that a run's files tell of. Rounds that are not evaluated show at the next checkpoint."""
-    known = [0]
-    try:
-        with (path / "history.jsonl").open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-            known += map(int, _ROUND.findall(file.read()))
-        known.append(read_manifest(path)["round"])
-    except (FileNotFoundError, CheckpointError):
-        pass  # it has only just begun
-    return max(known)
 
 
 @contextmanager
@@ -242,7 +128,7 @@ def handling(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _stopping_well(board: _Board) -> Iterator[None]:
+def _stopping_well(reporter: _Reporter) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are the main thread's business
         return
@@ -250,7 +136,7 @@ def _stopping_well(board: _Board) -> Iterator[None]:
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         if os.getpid() == here:  # processes that were forked from this one have inherited the handler
-            board.ask_to_stop()
+            reporter.ask_to_stop()
 
     with handling(stop):
         yield
@@ -283,14 +169,14 @@ def _do(job: Job, workers: int, hold: Callable[[Run], None], listener: Callable[
     return ""
 
 
-def _one_by_one(board: _Board, workers: int) -> None:
-    while board.left and not board.asked:
+def _one_by_one(board: Board, reporter: _Reporter, workers: int) -> None:
+    while board.left and not board.stopping:
         job = board.left.popleft()
-        board.under_way.append(job)
-        board.tell()
-        reason = _do(job, workers, board.hold, board.glance)
-        board.run = None
+        board.begin(job, reporter.reached)
+        reporter.tell()
+        reason = _do(job, workers, reporter.hold, reporter.glance)
         board.end(job, reason)
+        reporter.run = None
 
 
 # -- several at a time ---------------------------------------------------------------------------------------
@@ -301,28 +187,35 @@ class _Child:
     job: Job
     process: BaseProcess
     answer: Connection
+    reached: Any
+    """Shared with the process: the round that it has reached, and the seconds that it took."""
+
+    def look(self) -> Reached:
+        number, seconds = self.reached
+        return Reached(int(number), seconds)
 
 
-def _side_by_side(board: _Board, at_a_time: int, workers: int) -> None:
+def _side_by_side(board: Board, reporter: _Reporter, at_a_time: int, workers: int) -> None:
     warm_up()
     context = multiprocessing.get_context(_start_method(board.left))
     deaths: Counter[Path] = Counter()
     children: list[_Child] = []
     try:
-        while children or (board.left and not board.asked):
-            while board.left and len(children) < at_a_time and not board.asked:
+        while children or (board.left and not board.stopping):
+            while board.left and len(children) < at_a_time and not board.stopping:
                 job = board.left.popleft()
-                board.under_way.append(job)
-                children.append(_start(context, job, board.names[job.path], workers))
+                child = _start(context, job, board.names[job.path], workers)
+                board.begin(job, child.look)
+                children.append(child)
             # A process's sentinel also waits for the workers that it forked, which hold its directory's lock.
             ended = wait([child.process.sentinel for child in children], LOOK_SECONDS)
             for child in [child for child in children if child.process.sentinel in ended]:
                 children.remove(child)
                 _bury(board, child, deaths)
-            if board.asked:
+            if board.stopping:
                 for child in children:  # at each look: one that had only just begun may not have heard it
                     child.process.terminate()
-            board.tell()
+            reporter.tell()
     finally:
         for child in children:
             child.process.kill()
@@ -340,16 +233,18 @@ def _start_method(jobs: Iterable[Job]) -> str:
 
 def _start(context: Any, job: Job, name: str, workers: int) -> _Child:
     ours, theirs = context.Pipe(duplex=False)
+    reached = context.RawArray("d", 2)
+    args = (job, workers, theirs, reached, os.getpid())
     # Not daemonic: a run may have workers of its own.
-    process = context.Process(target=_work, args=(job, workers, theirs, os.getpid()), name=name, daemon=False)
+    process = context.Process(target=_work, args=args, name=name, daemon=False)
     gc.freeze()  # else the child's first collection would copy every page it shares with this process
     process.start()
     gc.unfreeze()
     theirs.close()
-    return _Child(job, process, ours)
+    return _Child(job, process, ours, reached)
 
 
-def _work(job: Job, workers: int, answer: Connection, parent: int) -> None:
+def _work(job: Job, workers: int, answer: Connection, reached: Any, parent: int) -> None:
     """A run's process. It ends well on SIGTERM, and when the process that started it is gone."""
     torch.set_num_threads(1)  # first of all: a fork of a process with threads hangs at its first threaded op
     asked = threading.Event()
@@ -369,13 +264,14 @@ def _work(job: Job, workers: int, answer: Connection, parent: int) -> None:
             run.stop()
 
     def look(run: Run) -> None:
+        reached[:] = run.round, run.seconds
         if os.getppid() != parent:
             run.stop()
 
     answer.send_bytes(_do(job, workers, hold, look).encode())
 
 
-def _bury(board: _Board, child: _Child, deaths: Counter[Path]) -> None:
+def _bury(board: Board, child: _Child, deaths: Counter[Path]) -> None:
     """A process has ended: its run is finished or failed; or it was stopped or killed, and is to go on."""
     child.process.join()
     try:
@@ -384,12 +280,12 @@ def _bury(board: _Board, child: _Child, deaths: Counter[Path]) -> None:
         reason = ""
     child.answer.close()
     job, name = child.job, board.names[child.job.path]
-    if board.end(job, reason) or board.asked:
+    if board.end(job, reason) or board.stopping:
         return
     deaths[job.path] += 1
     how = _ending(child.process.exitcode)
     if deaths[job.path] > DEATHS_ALLOWED:
-        board.failures.append(JobFailure(job, f"its process died twice ({how})"))
+        board.fail(job, f"its process died twice ({how})")
     else:
         logger.warning("%s: its process died (%s); going on from its last checkpoint", name, how)
         board.left.append(job)

@@ -13,7 +13,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, Tex
 from rich.table import Column
 from rich.text import Text
 
-from polyfed.grid import Job, JobFailure, Snapshot, carry_out, handling
+from polyfed.board import Job, JobFailure, Snapshot
+from polyfed.grid import carry_out, handling
 from polyfed.report.tables import amount, percent
 from polyfed.run import Run
 
@@ -133,8 +134,6 @@ class _GridScreen:
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.started = time.monotonic()
-        self.first: Snapshot | None = None
         self.last: Snapshot | None = None
         self.stopping = False
 
@@ -145,8 +144,6 @@ class _GridScreen:
             words = "\nfinishing the rounds under way, then saving; Ctrl-C again stops at once\n"
             os.write(STDERR, words.encode())
             return
-        if self.first is None:
-            self.first = now
         self.show(now)
         self.last = now
 
@@ -158,13 +155,6 @@ class _GridScreen:
         for failure in self.last.failures if self.last is not None else ():
             line = f"failed: {failure.job.path}: {failure.reason}"
             self.console.print(line, soft_wrap=True, markup=False, highlight=False)
-
-    def time_left(self, now: Snapshot) -> str:
-        """Estimated from the share of the work that was done since the start."""
-        done = now.share - (self.first.share if self.first is not None else 0.0)
-        if done <= 0 or now.share >= 1:
-            return ""
-        return f"{duration((time.monotonic() - self.started) / done * (1 - now.share))} left"
 
 
 class _GridBars(_GridScreen):
@@ -194,7 +184,7 @@ class _GridBars(_GridScreen):
     def show(self, now: Snapshot) -> None:
         if self.last is None:
             self.progress.start()
-        news = [f"{len(now.finished)}/{now.jobs} runs", self.time_left(now)]
+        news = [f"{len(now.finished)}/{now.jobs} runs", _time_left(now)]
         if now.failures:
             news.insert(1, f"{len(now.failures)} failed")
         self.progress.update(self.whole, completed=now.share, news=" · ".join(filter(None, news)))
@@ -223,15 +213,19 @@ class _GridLines(_GridScreen):
         if before is None and now.finished:
             self._say(f"{len(now.finished)} of {now.jobs} runs had finished before")
         for number, name in enumerate(now.finished[before:] if before is not None else (), (before or 0) + 1):
-            self._say(f"{name} has finished ({number} of {now.jobs})", self.time_left(now))
+            self._say(f"{name} has finished ({number} of {now.jobs})", _time_left(now))
         if now.under_way and time.monotonic() - self.said >= PLAIN_GRID_SECONDS:
             runs = ", ".join(f"{run.name} {run.round}/{run.rounds}" for run in now.under_way)
-            self._say(f"under way: {runs}", self.time_left(now))
+            self._say(f"under way: {runs}", _time_left(now))
 
     def _say(self, *parts: str) -> None:
         self.said = time.monotonic()
         line = " · ".join(filter(None, parts))
         self.console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _time_left(now: Snapshot) -> str:
+    return f"{duration(now.seconds_left)} left" if now.seconds_left else ""
 
 
 def duration(seconds: float) -> str:

@@ -21,11 +21,12 @@ import yaml
 from rich.table import Table
 
 from polyfed import disk
+from polyfed.board import Job, JobFailure
 from polyfed.config import RunConfig, read_config
 from polyfed.errors import CheckpointError, ConfigError, UserError
 from polyfed.federation import Federation
 from polyfed.folders import first_difference, flat
-from polyfed.grid import Job, JobFailure, carry_out
+from polyfed.grid import carry_out
 from polyfed.history import RunRecord
 from polyfed.report.curves import accuracy_curves
 from polyfed.report.sweeps import FinishedRun, Row, results_csv, row_of, sweep_table

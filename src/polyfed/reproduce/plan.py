@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from polyfed import papers
+from polyfed.board import Job, state_of
 from polyfed.config import RunConfig, read_config
 from polyfed.errors import ConfigError, UserError, nearest
 from polyfed.federation import Federation
 from polyfed.folders import flat
-from polyfed.grid import Job, state_of
 from polyfed.papers.paper import Claim, Column, Curves, Features, Figure, Holdings, Lines, Paper, Row, Table
 from polyfed.papers.results import RunKey
 from polyfed.papers.terms import places_of, terms_of
