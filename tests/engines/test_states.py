@@ -57,7 +57,7 @@ class Lopsided(Method):
         return {"count": me.memory["count"]}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        homes: dict[int, int] = getattr(fleet.engine, "_homes", {})
+        homes = fleet.engine.rota.homes if isinstance(fleet.engine, Pool) else {}
         cohort = fleet.sample()
         if server.memory.get("crowd"):
             cohort = [facts for facts in cohort if facts.index in server.memory["crowd"]]

@@ -1,8 +1,7 @@
 """The engine of one machine: a worker process a core, one thread each.
 
-Clients that keep something live in the worker that first met them (sticky: a state is not copied between steps);
-they move only where a cohort would leave a worker idle. Clients that keep nothing go to whichever worker is free.
-Payload that is the same for all is encoded once and sent to each worker once.
+Which worker does what is the rota's business. Payload that is the same for all is encoded once and sent to each worker
+once.
 
 A worker that dies takes the states in its memory along. If clients keep nothing, its call is simply made again.
 Otherwise `WorkerLost` is raised and the run goes back to its last checkpoint: the bits are the same. A call that
@@ -17,10 +16,8 @@ import multiprocessing
 import signal
 import sys
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -30,16 +27,13 @@ from polyfed.engines.engine import Answer, Call, Failure, Outcome, Population, S
 from polyfed.engines.frames import SMALL_BLOB, leave, pack, unpack
 from polyfed.engines.host import LIVE_BYTES, Host, too_slow
 from polyfed.engines.machine import cores
+from polyfed.engines.rota import Move, Rota, Shift
 from polyfed.engines.warm import warm_up
 from polyfed.engines.worker import work, write_units
 from polyfed.errors import RunError, WorkerLost
 from polyfed.method import Method
 
 AHEAD_SECONDS = 0.01  # of work a worker has at hand, so that short steps never wait for the pipe
-SHORT_SECONDS = 0.002  # of work that travels in one frame
-OWN_SHORT_SECONDS = 0.1  # the same for what no other worker can do
-BATCH_MOST = 256  # units in a frame: it must fit into the pipe's buffer
-FAMILIAR_AMONG = 64  # units looked through for a client that a worker has met before
 GRACE_SECONDS = 1.0  # beyond the timeout, before a worker that does not answer is killed
 DEATHS_ALLOWED = 1
 
@@ -74,9 +68,7 @@ class Pool:
         self.live_bytes = live_bytes
         self.start_method = start_method
         self._workers: list[_Worker] = []
-        self._homes: dict[int, int] = {}
-        self._last: dict[int, int] = {}
-        self._seconds: dict[tuple[str, int], float] = {}
+        self.rota = Rota(self.count)
         self._deaths: dict[tuple[int, int, str, int], list[str]] = {}
 
     # -- life ------------------------------------------------------------------------------------------------
@@ -130,14 +122,16 @@ class Pool:
     # -- tasks -----------------------------------------------------------------------------------------------
 
     def run(self, task: Task) -> Iterator[Outcome]:
-        done: dict[int, list[Outcome]] = {}
-        own, free = self._plan(task, done)
+        done = self._doomed(task)
+        shift = self.rota.shift(task, (place for place in range(len(task.units)) if place not in done))
+        for move in shift.moves:
+            self._move(move)
         self._common_file = leave(task.common, self._folder) if len(task.common) > SMALL_BLOB else None
         try:
             for place in range(len(task.units)):
                 while place not in done:
-                    self._hand_out(task, own, free, place)
-                    self._collect(task, done, free)
+                    self._hand_out(task, shift, place)
+                    self._collect(task, done, shift)
                 yield from done.pop(place)
         except KeyboardInterrupt:
             for worker in self._workers:
@@ -148,78 +142,30 @@ class Pool:
             if self._common_file:
                 Path(self._common_file).unlink(missing_ok=True)
 
-    def _plan(self, task: Task, done: dict[int, list[Outcome]]) -> tuple[list[deque[int]], deque[int]]:
-        """Each worker's own units (of clients that live there) and those that any worker can do."""
-        own: list[deque[int]] = [deque() for _ in self._workers]
-        free: list[int] = []
-        load = [0.0] * len(self._workers)
-        for place, unit in enumerate(task.units):
-            doomed = [self._deaths.get(self._moment(task, call), []) for call in unit]
-            if any(len(reasons) > DEATHS_ALLOWED for reasons in doomed):
-                done[place] = [
+    def _doomed(self, task: Task) -> dict[int, list[Outcome]]:
+        """The units that have killed their worker too often, and are not tried again."""
+        failed: dict[int, list[Outcome]] = {}
+        for place, unit in enumerate(task.units if self._deaths else ()):
+            deaths = [self._deaths.get(self._moment(task, call), []) for call in unit]
+            if any(len(reasons) > DEATHS_ALLOWED for reasons in deaths):
+                failed[place] = [
                     Failure(call.client, task.step, reasons[-1] if reasons else "its worker died")
-                    for call, reasons in zip(unit, doomed, strict=True)
+                    for call, reasons in zip(unit, deaths, strict=True)
                 ]
-                continue
-            home = self._gather(unit)
-            if home is None:
-                free.append(place)
-            else:
-                own[home].append(place)
-                load[home] += self._cost(task, unit)
-        self._even_out(task, own, load)
-        if task.window is None:
-            free.sort(key=lambda place: -self._cost(task, task.units[place]))
-        # In order: a unit within the window must not wait behind one beyond it.
-        return [deque(sorted(places)) for places in own], deque(free)
+        return failed
 
-    def _gather(self, unit: Sequence[Call]) -> int | None:
-        """Where the clients of a unit live; those of a stack that live elsewhere move there."""
-        homes = [self._homes[call.client] for call in unit if call.client in self._homes]
-        if not homes:
-            return None
-        for call in unit:
-            if self._homes.get(call.client, homes[0]) != homes[0]:
-                self._move(call.client, self._homes[call.client], homes[0])
-        return homes[0]
-
-    def _even_out(self, task: Task, own: list[deque[int]], load: list[float]) -> None:
-        """Move clients from the fullest worker to the emptiest while that shortens the round by a tenth."""
-        while len(own) > 1:
-            full = max(range(len(load)), key=load.__getitem__)
-            empty = min(range(len(load)), key=load.__getitem__)
-            gap = load[full] - load[empty]
-            movable = [(self._cost(task, task.units[place]), place) for place in own[full]]
-            fitting = [(cost, place) for cost, place in movable if 0 < cost < gap]
-            if gap < 0.1 * load[full] + SHORT_SECONDS or not fitting:
-                return
-            cost, place = min(fitting, key=lambda item: abs(item[0] - gap / 2))
-            if load[full] - max(load[full] - cost, load[empty] + cost) < 0.1 * load[full]:
-                return
-            for call in task.units[place]:
-                self._move(call.client, full, empty)
-            own[full].remove(place)
-            own[empty].append(place)
-            load[full] -= cost
-            load[empty] += cost
-
-    def _move(self, client: int, source: int, target: int) -> None:
-        old, new = self._workers[source], self._workers[target]
+    def _move(self, move: Move) -> None:
+        old, new = self._workers[move.source], self._workers[move.target]
         try:
-            old.pipe.send_bytes(pack({"do": "release", "client": client}))
+            old.pipe.send_bytes(pack({"do": "release", "client": move.client}))
             head, _ = unpack(old.pipe.recv_bytes())
             if "error" in head:
                 raise RunError(head["error"])
-            new.pipe.send_bytes(pack({"do": "receive", "client": client, **head}))
+            new.pipe.send_bytes(pack({"do": "receive", "client": move.client, **head}))
         except (EOFError, OSError) as error:
             raise WorkerLost("a worker died between two steps") from error
-        self._homes[client] = target
 
-    def _cost(self, task: Task, unit: Sequence[Call]) -> float:
-        """Seconds that this unit took last time."""
-        return sum(self._seconds.get((task.step, call.client), 0.0) for call in unit)
-
-    def _hand_out(self, task: Task, own: list[deque[int]], free: deque[int], next_place: int) -> None:
+    def _hand_out(self, task: Task, shift: Shift, next_place: int) -> None:
         """Give every worker a batch of units, turn by turn, until each has enough at hand."""
         limit = len(task.units) if task.window is None else next_place + task.window
         given = True
@@ -227,37 +173,10 @@ class Pool:
             given = False
             for number, worker in enumerate(self._workers):
                 if sum(worker.under_way.values()) < AHEAD_SECONDS:
-                    batch = self._batch(task, number, own[number], free, limit)
+                    batch = shift.batch(number, limit)
                     if batch:
                         self._send(worker, task, batch)
                         given = True
-
-    def _batch(
-        self, task: Task, number: int, mine: deque[int], free: deque[int], limit: int
-    ) -> dict[int, float]:
-        """The next units of a worker: what is known to be short travels in company, anything else alone."""
-        batch: dict[int, float] = {}
-        while len(batch) < BATCH_MOST:
-            seconds = sum(batch.values())
-            if mine and mine[0] < limit and seconds < OWN_SHORT_SECONDS:
-                place: int | None = mine.popleft()
-            elif seconds < SHORT_SECONDS:
-                place = self._familiar(task, number, free, limit)
-            else:
-                break
-            if place is None:
-                break
-            batch[place] = self._cost(task, task.units[place]) or OWN_SHORT_SECONDS
-        return batch
-
-    def _familiar(self, task: Task, number: int, free: deque[int], limit: int) -> int | None:
-        """Take one of the next free units, if need be any; better one whose data this worker already has at hand."""
-        nearby = [place for place in islice(free, FAMILIAR_AMONG) if place < limit]
-        known = (place for place in nearby if self._last.get(task.units[place][0].client) == number)
-        found = next(known, nearby[0] if nearby else None)
-        if found is not None:
-            free.remove(found)
-        return found
 
     def _send(self, worker: _Worker, task: Task, batch: Mapping[int, float]) -> None:
         if not worker.under_way:
@@ -271,7 +190,7 @@ class Pool:
             pass  # it died; `_collect` sees the closed pipe and knows what to do
         worker.under_way.update(batch)
 
-    def _collect(self, task: Task, done: dict[int, list[Outcome]], free: deque[int]) -> None:
+    def _collect(self, task: Task, done: dict[int, list[Outcome]], shift: Shift) -> None:
         """Wait for the next answers, or for a worker that died or does not answer in time."""
         busy = {worker.pipe: worker for worker in self._workers if worker.under_way}
         for pipe in wait(list(busy), self._patience(task)):
@@ -279,7 +198,7 @@ class Pool:
             try:
                 frame = worker.pipe.recv_bytes()
             except (EOFError, OSError):
-                self._bury(worker, task, free, done, why=None)
+                self._bury(worker, task, shift, done, why=None)
                 continue
             worker.heard = time.monotonic()
             head, blobs = unpack(frame)
@@ -292,7 +211,7 @@ class Pool:
             for worker in self._workers:
                 if worker.under_way and time.monotonic() > self._deadline(task, worker):
                     worker.process.kill()
-                    self._bury(worker, task, free, done, why=too_slow(self.timeout))
+                    self._bury(worker, task, shift, done, why=too_slow(self.timeout))
 
     def _deadline(self, task: Task, worker: _Worker) -> float:
         """When a worker must have answered."""
@@ -325,12 +244,10 @@ class Pool:
                 if len(row) == 2:
                     client, seconds = row
                     unit.append(Answer(client, next(queue), seconds))
-                    self._seconds[task.step, client] = seconds
+                    self.rota.note_seconds(task.step, client, seconds)
                 else:
                     unit.append(Failure(*row))
-                self._last[row[0]] = number
-                if self._keeps:
-                    self._homes[row[0]] = number
+                self.rota.note(row[0], number, stays=self._keeps)
             done[place] = unit
             del worker.under_way[place]
 
@@ -340,7 +257,7 @@ class Pool:
         self,
         worker: _Worker,
         task: Task,
-        free: deque[int],
+        shift: Shift,
         done: dict[int, list[Outcome]],
         why: str | None,
     ) -> None:
@@ -360,12 +277,12 @@ class Pool:
             deaths = self._deaths.setdefault(self._moment(task, call), [])
             deaths += [reason] * (1 if why is None else DEATHS_ALLOWED + 1)
         if self._keeps:
-            self._homes.clear()
+            self.rota.homes.clear()
             raise WorkerLost(f"{reason} in round {task.moment.round}, step {task.step}")
         twice = len(self._deaths[self._moment(task, guilty[0])]) > DEATHS_ALLOWED
         if twice:
             done[lost[0]] = [Failure(call.client, task.step, reason) for call in guilty]
-        free.extendleft(reversed(lost[1:] if twice else lost))
+        shift.put_back(lost[1:] if twice else lost)
 
     def _drain(self, task: Task) -> None:
         """Let workers finish what nobody waits for any more."""
@@ -409,7 +326,7 @@ class Pool:
         return sorted(saved, key=lambda state: state.client)
 
     def restore(self, states: Mapping[int, Path]) -> None:
-        self._homes.clear()
+        self.rota.homes.clear()
         frame = pack({"do": "restore", "states": {str(index): str(path) for index, path in states.items()}})
         for number, worker in enumerate(self._workers):
             try:
