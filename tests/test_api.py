@@ -184,6 +184,24 @@ def test_rotated_domains_share_one_split_of_the_images() -> None:
     assert not origins[0]["train"] & origins[1]["test"]
 
 
+def test_runs_with_more_or_less_public_data_hold_out_the_same_images() -> None:
+    """The paper's splits of 1,000 images: 50, 100 or 150 are public, 100 for validation and 150 for test."""
+    found = []
+    for public in (50, 100, 150):
+        source = {"source": "digits", "per_class": 100, "public": {"source": "share", "share": public / 1000}}
+        shares = {"validation": 100 / (1000 - public), "test": 150 / (1000 - public)}
+        config = {"data": {**source, **shares, "partition": {"kind": "rotated"}}, "method": "local"}
+        held = Federation(read_config(config)).holdings(0)
+        assert held.public is not None
+        parts = (held.train, held.validation, held.test, held.public)
+        found.append([set(part.column("origin").tolist()) for part in parts])
+        assert list(map(len, found[-1])) == [750 - public, 100, 150, public]
+        assert len(set.union(*found[-1])) == 1000
+    few, some, many = found
+    assert few[1:3] == some[1:3] == many[1:3]
+    assert few[3] < some[3] < many[3]
+
+
 def test_real_data_run_with_a_public_set_of_other_images(real_data: Path, tmp_path: Path) -> None:
     config = {
         "method": "local",

@@ -73,11 +73,22 @@ class Federation:
             self.dataset = data.prepare(settings, self.dataset)
             self._test_set = None  # each domain is tested on its own rows, and all on everybody's
         self.labels = self.dataset.need_labels()
-        self.public, self.private = data.make_public(wanted.public, self.dataset, self.seeds.numpy("public"))
+        self._rank = self._rank_origins() if self.shared_origin else None
+        self.public, self.private = data.make_public(
+            wanted.public, self.dataset, self.seeds.numpy("public"), rank=self._rank
+        )
         self.partition = data.make_partition(
             settings, self.dataset, wanted.client_count(), self.seeds.numpy("partition"), rows=self.private
         )
         self.clients = len(self.partition)
+
+    def _rank_origins(self) -> Any:
+        """An order of the images that domains are made from: public ones from the front, held out ones from the end.
+
+        So runs that differ in how much is public are tested on the same images.
+        """
+        origins = np.unique(self.dataset.column("origin"))
+        return self.seeds.numpy("origins").permutation(len(origins))
 
     def holdings(self, index: int) -> Holdings:
         """What a client can see."""
@@ -132,6 +143,7 @@ class Federation:
             rng,
             by=origin,
             among=self.private,
+            rank=self._rank,
         )
 
     @functools.cached_property

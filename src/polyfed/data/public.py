@@ -62,19 +62,20 @@ def make_public(
     dataset: DataSet,
     rng: np.random.Generator,
     cache_dir: Path | str | None = None,
+    rank: Ints | None = None,
 ) -> tuple[Rows | None, Ints]:
     """The public rows, or None, and the row numbers of the training set that stay private.
 
-    Rows of one `origin` (rotated copies of an image) are all public or all private. `rows` makes the public
-    set smaller; what a share held out and `rows` left over is given back to the private rows. Where the public
-    labels are other classes, their numbers begin behind the private ones: 10 to 29 for cifar100's 20 coarse classes
-    beside cifar10.
+    Rows of one `origin` (rotated copies of an image) are all public or all private; with `rank`, a number for each
+    origin, those of the lowest rank in each class are shared, rather than any. `rows` makes the public set smaller;
+    what a share held out and `rows` left over is given back to the private rows. Where the public labels are other
+    classes, their numbers begin behind the private ones: 10 to 29 for cifar100's 20 coarse classes beside cifar10.
     """
     private = np.arange(len(dataset), dtype=np.int64)
     if settings.source == "none":
         return None, private
     if settings.source == "share":
-        taken = _share(dataset, settings, rng)
+        taken = _share(dataset, settings, rng, rank)
         public, private = dataset, np.setdiff1d(private, taken, assume_unique=True)
     else:
         public = adapt(load(settings.source, label=settings.label, cache_dir=cache_dir), dataset, cache_dir)
@@ -116,7 +117,7 @@ def adapt(dataset: DataSet, like: DataSet, cache_dir: Path | str | None = None) 
     return stored({"of": dataset.fingerprint, "name": dataset.name, "shape": like.shape}, build, cache_dir)
 
 
-def _share(dataset: DataSet, settings: PublicSettings, rng: np.random.Generator) -> Ints:
+def _share(dataset: DataSet, settings: PublicSettings, rng: np.random.Generator, rank: Ints | None) -> Ints:
     origin = dataset.columns.get("origin")
     groups, first = (None, None) if origin is None else np.unique(origin, return_index=True)
     units = len(dataset) if groups is None else len(groups)
@@ -130,7 +131,7 @@ def _share(dataset: DataSet, settings: PublicSettings, rng: np.random.Generator)
             "some must be public and some must stay private"
         )
     labels = dataset.labels if first is None or dataset.labels is None else dataset.labels[first]
-    drawn = draw_stratified(labels, units, count, rng)
+    drawn = draw_stratified(labels, units, count, rng, rank)
     if origin is None or groups is None:
         return drawn
     return np.flatnonzero(np.isin(origin, groups[drawn])).astype(np.int64)

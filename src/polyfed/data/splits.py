@@ -19,6 +19,7 @@ def split_client(
     *,
     by: Ints | None = None,
     among: Ints | None = None,
+    rank: Ints | None = None,
 ) -> tuple[Ints, Ints, Ints]:
     """Divide a client's rows into (training, validation, test) with the same class shares where that is
     possible.
@@ -32,6 +33,8 @@ def split_client(
         images). Then all rows of one origin are on the same side, in every client that is split with an
         equally seeded `rng`.
     among: the rows whose origins are divided, the same for every client; all rows of the data set unless told.
+    rank: a number for each origin of the data set, in their order. Those of the highest rank are held out, rather
+        than any, so that it is the same ones whatever `among` is, as long as that lacks only low ranks.
     """
     if not (0 <= validation < 1 and 0 <= test < 1 and validation + test < 1):
         raise DataError(
@@ -43,7 +46,9 @@ def split_client(
         divided = np.arange(len(by)) if among is None else among
         origins, first = np.unique(by[divided], return_index=True)
         kinds = None if labels is None else labels[divided[first]]
-        of_origin = _parts(kinds, len(origins), validation, test, rng)
+        if rank is not None:
+            rank = -rank[np.searchsorted(np.unique(by), origins)]
+        of_origin = _parts(kinds, len(origins), validation, test, rng, rank)
         parts = of_origin[np.searchsorted(origins, by[rows])]
         if len(rows) and not (parts == 0).any():
             parts[by[rows] == by[rows[0]]] = 0
@@ -61,24 +66,30 @@ def split_sizes(rows: int, validation: float, test: float) -> tuple[int, int, in
     return left, counts[1], counts[0]
 
 
-def draw_stratified(labels: Ints | None, rows: int, count: int, rng: np.random.Generator) -> Ints:
-    """`count` of `rows` places, sorted, with the class shares of the whole (by largest remainders)."""
+def draw_stratified(
+    labels: Ints | None, rows: int, count: int, rng: np.random.Generator, rank: Ints | None = None
+) -> Ints:
+    """`count` of `rows` places, sorted, with the class shares of the whole (by largest remainders).
+
+    rank: a number for each place. Of each class those of the lowest rank are drawn, rather than any.
+    """
     if labels is None:
-        return np.sort(rng.choice(rows, count, replace=False)).astype(np.int64)
+        labels = np.zeros(rows, dtype=np.int64)
     sizes = np.unique(labels, return_counts=True)[1]
-    return _draw_of_each(labels, apportion(sizes, count, rng), rng)
+    wanted = apportion(sizes, count, rng)
+    return _first_of_each(labels, wanted, rng.permutation(rows) if rank is None else np.argsort(rank))
 
 
 def draw_per_class(labels: Ints, count: int, rng: np.random.Generator) -> Ints:
     """`count` places of every class, sorted; all of a class that has fewer."""
     classes = len(np.unique(labels))
-    return _draw_of_each(labels, np.full(classes, count), rng)
+    return _first_of_each(labels, np.full(classes, count), rng.permutation(len(labels)))
 
 
-def _draw_of_each(labels: Ints, wanted: Ints, rng: np.random.Generator) -> Ints:
+def _first_of_each(labels: Ints, wanted: Ints, order: Ints) -> Ints:
+    """The first places of each class in some order, as many as wanted; sorted."""
     _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    order = rng.permutation(len(labels))
-    order = order[np.argsort(codes[order], kind="stable")]  # by class, each class in a random order
+    order = order[np.argsort(codes[order], kind="stable")]
     place = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return np.sort(order[place < np.repeat(wanted, sizes)]).astype(np.int64)
 
@@ -93,13 +104,26 @@ def apportion(sizes: Ints, total: int, rng: np.random.Generator) -> Ints:
     return floor
 
 
-def _parts(labels: Ints | None, rows: int, validation: float, test: float, rng: np.random.Generator) -> Ints:
+def _parts(
+    labels: Ints | None,
+    rows: int,
+    validation: float,
+    test: float,
+    rng: np.random.Generator,
+    rank: Ints | None = None,
+) -> Ints:
     """0, 1 or 2 (training, validation, test) for each row."""
     parts = np.zeros(rows, dtype=np.int64)
     _, *counts = split_sizes(rows, validation, test)
     for part, count in zip((2, 1), reversed(counts), strict=True):
         if count:
             free = np.flatnonzero(parts == 0)
-            drawn = draw_stratified(None if labels is None else labels[free], len(free), count, rng)
+            drawn = draw_stratified(
+                None if labels is None else labels[free],
+                len(free),
+                count,
+                rng,
+                None if rank is None else rank[free],
+            )
             parts[free[drawn]] = part
     return parts
