@@ -33,6 +33,11 @@ class Said(NamedTuple):
 
 Command = Callable[..., Said]
 
+# Whatever this machine has: no GPU, and output that is no terminal's.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+for variable in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+    os.environ.pop(variable, None)
+
 torch.set_num_threads(1)  # two test processes on two cores: more threads only wait for each other
 
 SMALL: dict[str, Any] = {

@@ -157,6 +157,7 @@ def test_a_mistake_is_one_line_that_says_what_to_do(
     command: Command, run_file: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     monkeypatch.delenv("POLYFED_DATA", raising=False)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     words, hint = MISTAKES[what]
     said = command(*(run_file if word == "FILE" else word for word in words))
     assert said.code == 2

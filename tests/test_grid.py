@@ -22,6 +22,7 @@ from polyfed.board import Job, Snapshot, state_of
 from polyfed.checkpoint import read_lines, read_manifest
 from polyfed.grid import carry_out
 from polyfed.progress import duration, follow_grid
+from polyfed.run import Run
 from polyfed.testing import result_of
 
 fork = multiprocessing.get_context("fork")
@@ -140,8 +141,23 @@ def test_runs_that_use_several_threads_are_not_forked(tmp_path: Path, small: dic
 # -- death and signals ---------------------------------------------------------------------------------------
 
 
-def process_of(name: str) -> int:
-    return next(child.pid or 0 for child in multiprocessing.active_children() if child.name == name)
+def process_of(name: str) -> int | None:
+    """The process of a run; None if it is dead and not yet buried."""
+    return next((child.pid for child in multiprocessing.active_children() if child.name == name), None)
+
+
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs in processes of their own wait after round 3 for this file, or until they are told to stop."""
+    gate, here, whole = tmp_path / "gate", os.getpid(), Run._one_round
+
+    def one_round(self: Run) -> None:
+        while os.getpid() != here and self.round >= 3 and not (self._stopping or gate.exists()):
+            time.sleep(0.01)
+        whole(self)
+
+    monkeypatch.setattr(Run, "_one_round", one_round)
+    return gate
 
 
 @pytest.mark.parametrize("workers", [2, 6])
@@ -150,6 +166,7 @@ def test_a_process_that_is_killed_costs_nothing(
     long_jobs: Callable[[Path], list[Job]],
     expected: dict[str, Any],
     caplog: pytest.LogCaptureFixture,
+    gate: Path,
     workers: int,
 ) -> None:
     """`kill -9` of one run in the middle, with and without workers of its own."""
@@ -157,11 +174,13 @@ def test_a_process_that_is_killed_costs_nothing(
 
     def kill(now: Snapshot) -> None:
         for run in now.under_way:
-            if not killed and 2 <= run.round < LONG - 5:
-                os.kill(process_of(run.name), signal.SIGKILL)
+            pid = process_of(run.name)
+            if not killed and run.round >= 2 and pid is not None:
+                os.kill(pid, signal.SIGKILL)
                 killed.append(run.name)
+                gate.touch()
 
-    jobs = long_jobs(tmp_path)
+    jobs = long_jobs(tmp_path / "runs")
     assert carry_out(jobs, workers, kill) == []
     assert f"{killed[0]}: its process died (signal SIGKILL)" in caplog.text
     assert results(jobs) == expected
@@ -176,7 +195,7 @@ def test_a_run_whose_process_dies_twice_is_a_failure(
         for run in now.under_way:
             if run.name == "fedavg/seed-0" and run.round >= 1 and len(deaths) < 2:
                 pid = process_of(run.name)
-                if pid not in deaths:
+                if pid is not None and pid not in deaths:
                     os.kill(pid, signal.SIGKILL)
                     deaths.append(pid)
 
@@ -196,9 +215,11 @@ def test_a_signal_to_this_process_alone_ends_the_runs_under_way_well(
     tmp_path: Path,
     long_jobs: Callable[[Path], list[Job]],
     expected: dict[str, Any],
+    gate: Path,
     number: signal.Signals,
     workers: int,
 ) -> None:
+    assert not gate.exists()  # nobody is far ahead of the others
     told: list[Snapshot] = []
 
     def interrupt(now: Snapshot) -> None:
@@ -206,7 +227,7 @@ def test_a_signal_to_this_process_alone_ends_the_runs_under_way_well(
         if now.under_way and not now.stopping and all(run.round >= 2 for run in now.under_way):
             os.kill(os.getpid(), number)
 
-    jobs = long_jobs(tmp_path)
+    jobs = long_jobs(tmp_path / "runs")
     before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt):
         carry_out(jobs, workers, interrupt)
@@ -235,16 +256,18 @@ def test_a_second_signal_ends_everything_at_once(tmp_path: Path, small: dict[str
 
 
 def test_runs_do_not_outlive_a_grid_that_was_killed(
-    tmp_path: Path, long_jobs: Callable[[Path], list[Job]], expected: dict[str, Any]
+    tmp_path: Path, long_jobs: Callable[[Path], list[Job]], expected: dict[str, Any], gate: Path
 ) -> None:
-    jobs = long_jobs(tmp_path)
+    jobs = long_jobs(tmp_path / "runs")
     process = fork.Process(target=carry_out, args=(jobs, 2))
     process.start()
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and min(round_of(each.path) for each in jobs[:2]) < 2:
+    deadline = time.monotonic() + 60
+    while min(round_of(each.path) for each in jobs[:2]) < 2:
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     process.kill()
     process.join()
+    gate.touch()
     for each in jobs[:2]:
         with (each.path / ".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # waits until the run has let go of its directory

@@ -56,11 +56,13 @@ def start(path: Path, method: str, workers: int, prepare: Callable[[], None] | N
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    results = {}
+    results: dict[str, Any] = {}
     for method, settings in METHODS.items():
         path = tmp_path_factory.mktemp("undisturbed") / method
+        started = time.monotonic()
         polyfed.run(CONFIG, method=settings, out=path, workers=1)
         results[method] = result_of(path)
+        results[f"seconds of {method}"] = time.monotonic() - started
     return results
 
 
@@ -71,10 +73,11 @@ def test_killed_at_random_moments_and_resumed_equals_undisturbed(
 ) -> None:
     moments = random.Random(f"{method}{workers}")
     path = tmp_path / "run"
+    longest = min(0.35, undisturbed[f"seconds of {method}"] / 8)  # so that three kills come before the end
     kills = 0
     for _ in range(40):
         process = start(path, method, workers)
-        process.join(moments.uniform(0.05, 0.35) if kills < 8 else None)
+        process.join(moments.uniform(min(0.05, longest), longest) if kills < 8 else None)
         if process.is_alive():
             kills += 1
             process.kill()

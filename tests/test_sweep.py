@@ -218,7 +218,7 @@ def test_a_run_that_fails_is_told_and_the_others_are_there(
 
 # -- whatever happens ----------------------------------------------------------------------------------------
 
-LONG = {"method": "local", "rounds": 40, "checkpoint_seconds": 1000}
+LONG = {"method": "local", "rounds": 100, "checkpoint_seconds": 1000}
 WORDS = (
     "sweep",
     "long.yaml",
@@ -275,7 +275,7 @@ def test_a_sweep_that_is_stopped_and_whose_process_is_killed_ends_as_if_nothing_
     process = started(tmp_path)
     wait_until(lambda: min(round_of(third), round_of(fourth)) >= 2, process)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    os.kill(int(children[0]), signal.SIGKILL)
+    os.kill(int(children[-1]), signal.SIGKILL)  # the youngest, which is the least far
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert "its process died" in " ".join(err.split())

@@ -56,7 +56,7 @@ class Troubled(Method):
             case "nan":
                 return norm * float("nan")
             case "slow":
-                time.sleep(1.0)
+                time.sleep(2.5)
             case "hang":
                 time.sleep(60)
             case "die":
@@ -87,9 +87,9 @@ CASES = [
     ("pool", "raise", "ValueError: the disk of this client is broken"),
     ("inline", "nan", "'norm' holds NaN"),
     ("pool", "nan", "'norm' holds NaN"),
-    ("inline", "slow", "slow: no answer within 0.5 s"),
-    ("pool", "slow", "slow: no answer within 0.5 s"),
-    ("pool", "hang", "slow: no answer within 0.5 s"),
+    ("inline", "slow", "slow: no answer within 2 s"),
+    ("pool", "slow", "slow: no answer within 2 s"),
+    ("pool", "hang", "slow: no answer within 2 s"),
     ("pool", "die", "its worker died (signal SIGKILL)"),
 ]
 
@@ -99,7 +99,7 @@ CASES = [
 def test_a_client_in_trouble_is_left_out_with_its_reason_and_the_rest_go_on(
     make_run: MakeRun, kind: str, trouble: str, reason: str, keeps: bool
 ) -> None:
-    timeout = 0.5 if trouble in ("slow", "hang") else None
+    timeout = 2.0 if trouble in ("slow", "hang") else None
     run = make_run(Troubled, engine_of(kind, timeout), settings={"trouble": trouble, "keeps": keeps})
     run.go()
     (failure,) = failures_of(run)
@@ -207,7 +207,12 @@ class Stumbling(Method):
 def test_only_the_guilty_of_several_steps_that_travelled_together_is_blamed(
     make_run: MakeRun, trouble: str
 ) -> None:
-    run = make_run(Stumbling, Pool(1, timeout=0.5), settings={"trouble": trouble}, rounds=3)
+    run = make_run(
+        Stumbling,
+        Pool(1, timeout=2.0 if trouble == "hang" else None),
+        settings={"trouble": trouble},
+        rounds=3,
+    )
     run.go()
     assert [(failure["round"], failure["client"]) for failure in failures_of(run)] == [(2, "client-3")]
     assert {index: _memory_of(run, index)["rounds"] for index in range(4)} == {0: 3, 1: 3, 2: 3, 3: 2}

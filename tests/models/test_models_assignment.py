@@ -90,9 +90,9 @@ def test_a_client_that_can_afford_nothing_is_named_with_what_the_smallest_model_
 def test_twenty_thousand_different_budgets_are_dealt_with_in_a_moment_and_as_admits_says() -> None:
     limits = rng().integers(450, 80_000, size=20_000)
     budgets = [Budget(parameters=int(limit)) for limit in limits]
-    start = time.perf_counter()
+    start = time.process_time()
     given = assign_models(NAMES, len(budgets), "budget", rng=rng(), budgets=budgets, **WHERE)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     sizes = [size(name, (4,), 2) for name in NAMES]
     for client in range(0, 20_000, 500):
         fitting = [k for k in range(3) if budgets[client].admits(sizes[k])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +265,7 @@ def test_a_mistake_is_one_line_and_nothing_is_created(
     command: Command, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("POLYFED_DATA", raising=False)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     words, hint = MISTAKES[what]
     said = command("reproduce", *words)
     assert said.code == 2
