@@ -52,7 +52,7 @@ def carry_out(
     """Do all that is left of these jobs, as many at a time as there are workers.
 
     Results do not depend on `workers` (one a core unless told): if there are fewer jobs than workers, each run has
-    several. A run that fails is in the list that comes back; the others go on. A process that dies is replaced once
+    several, and the last one has them all. A run that fails is in the list that comes back; the others go on. A process that dies is replaced once
     and its run goes on from its last checkpoint.
 
     On Ctrl-C or SIGTERM the runs under way finish their round and are saved, no others are started, and then
@@ -68,7 +68,7 @@ def carry_out(
         if at_a_time == 1:
             _one_by_one(board, reporter, count)
         elif at_a_time > 1:
-            _side_by_side(board, reporter, at_a_time, count // at_a_time)
+            _side_by_side(board, reporter, at_a_time, count)
     reporter.tell()
     if board.stopping and board.unfinished:
         raise KeyboardInterrupt
@@ -195,7 +195,7 @@ class _Child:
         return Reached(int(number), seconds)
 
 
-def _side_by_side(board: Board, reporter: _Reporter, at_a_time: int, workers: int) -> None:
+def _side_by_side(board: Board, reporter: _Reporter, at_a_time: int, count: int) -> None:
     warm_up()
     context = multiprocessing.get_context(_start_method(board.left))
     deaths: Counter[Path] = Counter()
@@ -204,6 +204,8 @@ def _side_by_side(board: Board, reporter: _Reporter, at_a_time: int, workers: in
         while children or (board.left and not board.stopping):
             while board.left and len(children) < at_a_time and not board.stopping:
                 job = board.left.popleft()
+                # The last one has all workers: soon it will be alone.
+                workers = count // at_a_time if board.left else count
                 child = _start(context, job, board.names[job.path], workers)
                 board.begin(job, child.look)
                 children.append(child)
