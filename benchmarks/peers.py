@@ -91,11 +91,11 @@ class Node:
         self.random = torch.Generator().manual_seed(index)
         self.local = torch.empty(0)
 
-    def step(self, loss: Tensor) -> Tensor:
-        """The gradient of a loss, as one vector."""
+    def gradient(self, loss: Tensor) -> Tensor:
+        """Of a loss, as one vector."""
         return torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, self.parameters)])
 
-    def follow(self, gradient: Tensor) -> None:
+    def step(self, gradient: Tensor) -> None:
         place = 0
         for parameter in self.parameters:
             end = place + parameter.numel()
@@ -106,8 +106,8 @@ class Node:
 
     def teach(self) -> tuple[Tensor, Tensor, float]:
         rows = torch.randperm(len(self.y), generator=self.random)[:BATCH]
-        self.local = self.step(F.cross_entropy(self.model(learn.take(self.x, rows)), self.y[rows]))
-        self.follow(self.local)
+        self.local = self.gradient(F.cross_entropy(self.model(learn.take(self.x, rows)), self.y[rows]))
+        self.step(self.local)
         rows = self.own_public[torch.randperm(len(self.own_public), generator=self.random)[:BATCH]]
         self.model.eval()
         with torch.no_grad():
@@ -122,11 +122,11 @@ class Node:
         logits = self.model(learn.take(self.public_x, rows))
         divergence = F.kl_div(logits.log_softmax(dim=1), said, reduction="none").sum(dim=1)
         labels = F.cross_entropy(logits, self.public_y[rows], reduction="none")
-        public = self.step((trust * divergence + labels).mean())
+        public = self.gradient((trust * divergence + labels).mean())
         overlap = public.dot(self.local)
         if overlap < 0:
             public = public - overlap / self.local.dot(self.local) * self.local
-        self.follow(public)
+        self.step(public)
 
     @torch.no_grad()
     def look(self) -> float:

@@ -90,8 +90,11 @@ class RunDirectory:
                 )
             for part in ("states", "models"):
                 (path / part).mkdir(parents=True, exist_ok=True)
-        self.manifest: dict[str, Any] = {} if new else read_manifest(path)
+        else:
+            read_manifest(path)  # first of all: what is no run is left as it is, without a lock
         self._lock = self._locked()
+        # Only now: up to here another process may have written.
+        self.manifest: dict[str, Any] = {} if new else read_manifest(path)
         self.scratch = path / "scratch"
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir()

@@ -66,16 +66,18 @@ class Federation:
         self.dataset: DataSet = data.load(
             source, "train", limit=wanted.limit, per_class=wanted.per_class, **options
         )
-        has_test = data.has_split(source, "test")
-        self._test_set = data.load(source, "test", **options) if has_test else None
         self.shared_origin = isinstance(settings, data.Rotated) and settings.shared_split
+        self._test_set: DataSet | None = None
         if isinstance(settings, data.Rotated):
             self.dataset = data.prepare(settings, self.dataset)
-            self._test_set = None  # each domain is tested on its own rows, and all on everybody's
+        elif data.has_split(
+            source, "test"
+        ):  # rotated domains are tested on rows of their own, and on everybody's
+            self._test_set = data.load(source, "test", **options)
         self.labels = self.dataset.need_labels()
         self._rank = self._rank_origins() if self.shared_origin else None
         self.public, self.private = data.make_public(
-            wanted.public, self.dataset, self.seeds.numpy("public"), rank=self._rank
+            wanted.public, self.dataset, self.seeds.numpy("public"), rank=self._rank, domain=settings.domain
         )
         self.partition = data.make_partition(
             settings, self.dataset, wanted.client_count(), self.seeds.numpy("partition"), rows=self.private
@@ -118,8 +120,8 @@ class Federation:
         if domain is None or self.config.data.public.source != "share":
             own = np.arange(index % len(self.public), len(self.public), self.clients)
         else:
-            codes = self.dataset.column(domain)
-            own = np.flatnonzero(self.public.column(domain) == codes[self.partition.rows(index)[0]])
+            mine = np.unique(self.dataset.column(domain)[self.partition.rows(index)])
+            own = np.flatnonzero(np.isin(self.public.column(domain), mine))
         return torch.from_numpy(own)
 
     def samples(self, index: int) -> int:

@@ -6,7 +6,7 @@ with its reason in the run's history.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -155,19 +155,24 @@ class Fleet:
         among: Sequence[Facts],
         **payload: Any,
     ) -> None:
-        """Every peer says something, then hears what its neighbours said: `hear(me, heard=[(name, fields), …])`."""
+        """Every peer says something, then hears what its neighbours said: `hear(me, heard=[(name, fields), …])`.
+
+        One that says nothing (no fields) is not heard; one whose neighbours all said nothing has nothing to do.
+        """
         places = {facts.index: facts for facts in among}
         links = neighbours(topology, list(places), self.seeds.torch("topology", self.round, self._sequence))
-        listeners = {index: sum(index in heard for heard in links.values()) for index in links}
+        listeners = Counter(other for others in links.values() for other in others)
         said: dict[int, bytes] = {}
         sizes: dict[int, Mapping[Kind, int]] = {}
         for outcome in self._outcomes(say, among, None, payload, window=None):
             if isinstance(outcome, Answer):
                 facts = places[outcome.client]
-                _, said[facts.index], sizes[facts.index] = self._open(outcome, facts, "training")
-                # Counted once already. What a peer says to nobody is not sent.
-                more = listeners[facts.index] - 1
-                self.ledger.count(facts.name, "up", sizes[facts.index], "training", times=more)
+                reply, message, size = self._open(outcome, facts, "training")
+                if reply.fields:
+                    said[facts.index], sizes[facts.index] = message, size
+                # Counted once already. What a peer says to nobody is not sent, nor is nothing.
+                more = (listeners[facts.index] if reply.fields else 0) - 1
+                self.ledger.count(facts.name, "up", size, "training", times=more)
         hears = {index: [other for other in links[index] if other in said] for index in links}
         for index, others in hears.items():
             for other in others:

@@ -52,8 +52,8 @@ def carry_out(
     """Do all that is left of these jobs, as many at a time as there are workers.
 
     Results do not depend on `workers` (one a core unless told): if there are fewer jobs than workers, each run has
-    several, and the last one has them all. A run that fails is in the list that comes back; the others go on. A process that dies is replaced once
-    and its run goes on from its last checkpoint.
+    several, and the last one has them all. A run that fails is in the list that comes back; the others go on. A process
+    that dies is replaced once and its run goes on from its last checkpoint.
 
     On Ctrl-C or SIGTERM the runs under way finish their round and are saved, no others are started, and then
     `KeyboardInterrupt` is raised; a second one ends everything at once. `listener` is told twice a second how things

@@ -21,10 +21,8 @@ def complete(nodes: Sequence[int]) -> Neighbours:
 def ring(nodes: Sequence[int]) -> Neighbours:
     """Everyone hears the one before and the one after (the same one if there are two)."""
     count = len(nodes)
-    return {
-        node: sorted({nodes[(place - 1) % count], nodes[(place + 1) % count]} - {node}, key=nodes.index)
-        for place, node in enumerate(nodes)
-    }
+    beside = (sorted({(place - 1) % count, (place + 1) % count} - {place}) for place in range(count))
+    return {node: [nodes[place] for place in places] for node, places in zip(nodes, beside, strict=True)}
 
 
 def pairs(nodes: Sequence[int], generator: torch.Generator) -> Neighbours:

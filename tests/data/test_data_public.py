@@ -52,6 +52,16 @@ def test_a_share_of_rotated_images_takes_all_copies() -> None:
     assert not set(public.column("origin")) & set(data.column("origin")[private])
 
 
+def test_every_domain_shares_as_much_of_each_class() -> None:
+    data = rotate(load("digits", "test"), (0.0, 30.0), shared_split=False)
+    settings = PublicSettings(source="share", share=0.25)
+    public, _ = make_public(settings, data, rng(), domain="domain")
+    assert public is not None
+    whole = data.column("domain") * 10 + data.need_labels()
+    expected, found = np.bincount(whole) / 4, np.bincount(whole[public.index])
+    assert (abs(found - expected) < 1).all()
+
+
 def test_labels_can_be_hidden(refuses: Refuses) -> None:
     settings = PublicSettings(source="share", share=0.1, labels="none")
     public, _ = make_public(settings, load("digits"), rng())

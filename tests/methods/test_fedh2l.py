@@ -22,7 +22,7 @@ from polyfed.methods.fedh2l import FedH2L, FedH2LSettings, Lesson
 from polyfed.nodes import Client, Facts, Holdings
 from polyfed.run import Run
 from polyfed.seeds import Seeds
-from polyfed.testing import failures_of
+from polyfed.testing import failures_of, result_of
 from polyfed.topology import neighbours
 
 # -- a mutual step by hand -----------------------------------------------------------------------------------
@@ -390,3 +390,19 @@ def test_public_data_are_needed_and_their_labels_only_if_used(make_run: MakeRun)
     assert run.summary["failures"] == 0
     assert "metrics" not in run.summary["bytes"]["down"]  # no accuracy
     assert "posteriors" in run.summary["bytes"]["down"]
+
+
+@pytest.mark.parametrize("training", [{"epochs": 2}, {"steps": 5}])
+def test_more_than_one_local_step_a_round_is_refused(make_run: MakeRun, training: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="one local step of training.batch rows a round"):
+        make_run(FedH2L, training=training)
+
+
+def test_own_batches_are_augmented_if_so_set(make_run: MakeRun) -> None:
+    found = []
+    for augment in (False, True):
+        run = make_run(FedH2L, training={"augment": augment}, data={"public": PUBLIC_SHARE}, rounds=1)
+        run.go()
+        assert failures_of(run.path) == []
+        found.append(result_of(run.path)["states"])
+    assert found[0] != found[1]

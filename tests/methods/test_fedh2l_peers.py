@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -10,10 +11,11 @@ from tests.conftest import MakeRun
 
 from polyfed.checkpoint import read_lines
 from polyfed.history import RunRecord
+from polyfed.learn import Training
 from polyfed.message import Fields
 from polyfed.method import client_step
-from polyfed.methods.fedh2l import FedH2L
-from polyfed.nodes import Client
+from polyfed.methods.fedh2l import FedH2L, FedH2LSettings
+from polyfed.nodes import Client, Holdings
 from polyfed.run import Run
 from polyfed.testing import failures_of, result_of
 
@@ -106,7 +108,8 @@ def test_an_interval_of_5_sends_a_fifth(make_run: MakeRun) -> None:
     )
     for kind in ("posteriors", "indices"):
         assert every.summary["bytes"]["up"][kind] == 5 * fifth.summary["bytes"]["up"][kind]
-    assert not sizes(fifth, 4).keys() & sizes(fifth, 5).keys()  # nothing at all in between
+    assert sizes(fifth, 5)
+    assert not sizes(fifth, 4)  # nothing at all in between
 
 
 def test_without_labels_no_accuracy_travels(make_run: MakeRun) -> None:
@@ -150,8 +153,10 @@ def states(run: Run) -> dict[int, str]:
         {"posteriors": torch.full((ROWS, 7), 1 / 7)},
         {"rows": torch.full((ROWS,), 10**6).int()},
         {"accuracy": 7.5},
+        {"accuracy": "much"},
+        {"posteriors": torch.ones(ROWS, CLASSES)},
     ],
-    ids=["wrong width", "rows that are not there", "an impossible accuracy"],
+    ids=["wrong width", "rows that are not there", "too good", "no number", "no probabilities"],
 )
 def test_a_peers_nonsense_is_as_if_it_had_said_nothing(make_run: MakeRun, says: dict[str, Any]) -> None:
     """To the others, bit for bit; and nobody fails of it."""
@@ -161,6 +166,36 @@ def test_a_peers_nonsense_is_as_if_it_had_said_nothing(make_run: MakeRun, says: 
     assert failures_of(absurd.path) == []
     for client in (0, 2, 3):
         assert states(absurd)[client] == states(silent)[client]
+    (line,) = read_lines(absurd.path / "history.jsonl")
+    assert line["noted"]["lessons-refused"] == 1
+
+
+def test_a_lesson_without_an_accuracy_is_not_trusted_where_there_are_labels() -> None:
+    lesson = {"rows": torch.arange(2), "posteriors": torch.full((2, 4), 0.25)}
+    training = Training()
+    assert not FedH2L(FedH2LSettings(), training).makes_sense(lesson, 9, 4)
+    assert FedH2L(FedH2LSettings(labels=False), training).makes_sense(lesson, 9, 4)
+    assert FedH2L(FedH2LSettings(), training).makes_sense({**lesson, "accuracy": 0.5}, 9, 4)
+
+
+def test_a_node_without_public_rows_of_its_own_learns_and_teaches_nothing(make_run: MakeRun) -> None:
+    run = make_run(FedH2L, **FEDERATION, rounds=2)
+    holdings = run.federation.holdings
+
+    def without(index: int) -> Holdings:
+        held = holdings(index)
+        return replace(held, own_public=torch.empty(0, dtype=torch.int64)) if index == 1 else held
+
+    run.federation.holdings = without  # type: ignore[method-assign]
+    before = states(run)
+    run.go()
+    assert failures_of(run.path) == []
+    assert states(run)[1] != before.get(1)
+    for number in (1, 2):
+        found = sizes(run, number)
+        assert ("client-1", "up", "posteriors") not in found
+        assert found["client-1", "down", "posteriors"] == 3 * POSTERIORS
+        assert found["client-0", "down", "posteriors"] == 2 * POSTERIORS
 
 
 def test_nan_does_not_leave_the_peer_that_made_it(make_run: MakeRun) -> None:
@@ -219,6 +254,32 @@ def test_a_peer_may_vanish_and_come_back_while_the_others_go_on(make_run: MakeRu
     _, undisturbed = watched(make_run, FedH2L, rounds=3)
     assert undisturbed[2] == seen[2]
     assert undisturbed[3][0] != seen[3][0]  # it is missed
+
+
+class Stumbling(FedH2L):
+    """Client 2 has taught in round 2, and is out of reach when it is to learn."""
+
+    @client_step
+    def study(self, me: Client, heard: Any) -> Fields:
+        if (me.facts.index, me.moment.round) == (2, 2):
+            raise ConnectionError("out of reach")
+        return super().study(me, heard)
+
+
+def test_a_peer_that_vanishes_within_a_round_has_taught_the_others(make_run: MakeRun) -> None:
+    run, seen = watched(make_run, Stumbling, rounds=3)
+    _, undisturbed = watched(make_run, FedH2L, rounds=3)
+    assert [(failure["client"], failure["step"]) for failure in failures_of(run.path)] == [
+        ("client-2", "study")
+    ]
+    for client in (0, 1, 3):
+        assert seen[2][client] == undisturbed[2][client]
+    assert seen[1] == undisturbed[1]
+    assert seen[2][2] not in (
+        seen[1][2],
+        undisturbed[2][2],
+    )  # its own step is made, the others' lessons are missed
+    assert seen[3][0] != undisturbed[3][0]
 
 
 def test_the_last_peer_goes_on_alone(make_run: MakeRun) -> None:

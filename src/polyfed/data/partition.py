@@ -178,7 +178,7 @@ class Natural(_Settings):
 
 
 class Rotated(_Settings):
-    """A client for each angle that the images are rotated by, as FedH2L's Rotated MNIST.
+    """A client for each angle that the images are rotated by, counter-clockwise (FedH2L's are negative).
 
     shared_split: rotated copies of an image are all in training or all in test, whatever the client.
     """

@@ -62,12 +62,15 @@ def make_public(
     dataset: DataSet,
     rng: np.random.Generator,
     cache_dir: Path | str | None = None,
+    *,
     rank: Ints | None = None,
+    domain: str | None = None,
 ) -> tuple[Rows | None, Ints]:
     """The public rows, or None, and the row numbers of the training set that stay private.
 
     Rows of one `origin` (rotated copies of an image) are all public or all private; with `rank`, a number for each
-    origin, those of the lowest rank in each class are shared, rather than any. `rows` makes the public set smaller;
+    origin, those of the lowest rank in each class are shared, rather than any. A share has the class shares of the
+    whole, and with a column `domain` of each domain. `rows` makes the public set smaller;
     what a share held out and `rows` left over is given back to the private rows. Where the public labels are other
     classes, their numbers begin behind the private ones: 10 to 29 for cifar100's 20 coarse classes beside cifar10.
     """
@@ -75,7 +78,7 @@ def make_public(
     if settings.source == "none":
         return None, private
     if settings.source == "share":
-        taken = _share(dataset, settings, rng, rank)
+        taken = _share(dataset, settings, rng, rank, domain)
         public, private = dataset, np.setdiff1d(private, taken, assume_unique=True)
     else:
         public = adapt(load(settings.source, label=settings.label, cache_dir=cache_dir), dataset, cache_dir)
@@ -117,21 +120,26 @@ def adapt(dataset: DataSet, like: DataSet, cache_dir: Path | str | None = None) 
     return stored({"of": dataset.fingerprint, "name": dataset.name, "shape": like.shape}, build, cache_dir)
 
 
-def _share(dataset: DataSet, settings: PublicSettings, rng: np.random.Generator, rank: Ints | None) -> Ints:
-    origin = dataset.columns.get("origin")
-    groups, first = (None, None) if origin is None else np.unique(origin, return_index=True)
-    units = len(dataset) if groups is None else len(groups)
-    copies = len(dataset) // units
-    count = round(units * (settings.share or 0.0))
+def _share(
+    dataset: DataSet,
+    settings: PublicSettings,
+    rng: np.random.Generator,
+    rank: Ints | None,
+    domain: str | None,
+) -> Ints:
+    origin = dataset.columns.get("origin", np.arange(len(dataset)))
+    origins, first = np.unique(origin, return_index=True)
+    copies = len(dataset) // len(origins)
+    count = round(len(origins) * (settings.share or 0.0))
     if settings.rows is not None:
         count = min(count, settings.rows // copies)
-    if not 0 < count < units:
+    if not 0 < count < len(origins):
         raise DataError(
             f"a public share of {settings.share} of {len(dataset)} rows holds out {count * copies}: "
             "some must be public and some must stay private"
         )
-    labels = dataset.labels if first is None or dataset.labels is None else dataset.labels[first]
-    drawn = draw_stratified(labels, units, count, rng, rank)
-    if origin is None or groups is None:
-        return drawn
-    return np.flatnonzero(np.isin(origin, groups[drawn])).astype(np.int64)
+    kinds = np.zeros(len(origins), dtype=np.int64) if dataset.labels is None else dataset.labels[first]
+    if domain is not None and copies == 1:  # copies of an image are in all domains
+        kinds = kinds + (len(dataset.classes) + 1) * dataset.column(domain)[first]
+    drawn = draw_stratified(kinds, len(origins), count, rng, rank)
+    return np.flatnonzero(np.isin(origin, origins[drawn])).astype(np.int64)

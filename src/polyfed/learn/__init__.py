@@ -3,7 +3,15 @@
 from polyfed.learn.distil import distil
 from polyfed.learn.evaluate import Ensemble, evaluating, predict, score
 from polyfed.learn.flat import flat_gradient, flat_step
-from polyfed.learn.losses import Distillation, cross_entropy, entropy, kl, knowledge_loss, soften
+from polyfed.learn.losses import (
+    Distillation,
+    are_probabilities,
+    cross_entropy,
+    entropy,
+    kl,
+    knowledge_loss,
+    soften,
+)
 from polyfed.learn.projection import project, project_both
 from polyfed.learn.stacked import can_stack, supervised_together
 from polyfed.learn.statistics import recompute_statistics
@@ -25,6 +33,7 @@ __all__ = [
     "ExtraLoss",
     "Training",
     "WeightedMean",
+    "are_probabilities",
     "can_stack",
     "cross_entropy",
     "distil",

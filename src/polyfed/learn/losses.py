@@ -41,6 +41,14 @@ def soften(logits: Tensor, temperature: float = 1.0) -> Tensor:
     return F.softmax(logits / temperature, dim=1)
 
 
+def are_probabilities(table: Tensor) -> bool:
+    """Whether no number is below 0 and every row adds up to 1, as exactly as its precision allows."""
+    exact = 1e-4 if table.dtype == torch.float32 else 1e-2
+    rows = table.float().numpy(force=True)  # numpy takes a quarter of torch's time for a few numbers
+    # NaN is neither above nor below anything.
+    return bool((rows >= 0).all() and (abs(rows.sum(axis=1) - 1) <= exact).all())
+
+
 def cross_entropy(logits: Tensor, probabilities: Tensor, temperature: float = 1.0) -> Tensor:
     """−Σ p log softmax(z / T), a mean over rows (LwF and paper 000, Eq. 3: no factor T²)."""
     return -(probabilities.detach() * F.log_softmax(logits / temperature, dim=1)).sum(dim=1).mean()

@@ -10,8 +10,9 @@ Peers of different models and domains teach each other; there is no server, and 
                        if ⟨g_loc, g_pub⟩ < 0:  g_pub ← the nearest g with ⟨g_loc, g⟩ = 0                (Eq. 7–14)
                        θ_i ← θ_i − η g_pub
 
-Where the paper is open: one optimiser a node takes both steps (AMSGrad sees the projected gradient); with E > 1, g_loc
-is the sum of the local gradients since the last mutual step; all peers' batches go through the model together.
+Where the paper is open: one optimiser a node takes both steps (AMSGrad sees the projected gradient) and is kept from
+round to round; with E > 1, g_loc is the sum of the local gradients since the last mutual step; all peers' batches go
+through the model together. A node that has no public rows of its own learns from the others and teaches nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polyfed import learn
+from polyfed.data import augment
+from polyfed.errors import ConfigError
 from polyfed.message import Fields, Kind
 from polyfed.method import Method, MethodSettings, Need, client_step, register
 from polyfed.nodes import Client, Server
@@ -71,6 +74,14 @@ class FedH2L(Method):
     Settings = FedH2LSettings
     settings: FedH2LSettings
 
+    def __init__(self, settings: MethodSettings, training: learn.Training) -> None:
+        super().__init__(settings, training)
+        if training.epochs != 1 or training.steps is not None:
+            raise ConfigError(
+                "method fedh2l makes one local step of training.batch rows a round: leave training.epochs at 1"
+                " and training.steps unset, and set rounds"
+            )
+
     @property
     def needs(self) -> frozenset[Need]:
         return frozenset({Need.PUBLIC} | ({Need.PUBLIC_LABELS} if self.settings.labels else set()))
@@ -80,7 +91,10 @@ class FedH2L(Method):
         """The local step."""
         x, y = me.tensors(me.train)
         rows = torch.randperm(len(y), generator=me.rng("batch"))[: self.training.batch]
-        loss = F.cross_entropy(logits_of(me, learn.take(x, rows)), y[rows])
+        batch = learn.take(x, rows)
+        if self.training.augment and batch.dim() == 4:
+            batch = augment.standard(batch, me.rng("augment"))
+        loss = F.cross_entropy(logits_of(me, batch), y[rows])
         local = learn.flat_gradient(loss, me.model)
         learn.flat_step(me.model, local, self.training, me.memory)
         if "local" in me.memory:
@@ -93,6 +107,8 @@ class FedH2L(Method):
     def teach(self, me: Client) -> Fields:
         """The local step, and what the model then says of a batch of the node's own public rows."""
         self.train(me)
+        if not len(me.own_public):
+            return {}
         order = torch.randperm(len(me.own_public), generator=me.rng("public batch"))
         rows = me.own_public[order[: self.settings.public_batch]]
         posteriors = learn.soften(learn.predict(me.model, learn.take(me.inputs(me.public), rows)))
@@ -106,10 +122,12 @@ class FedH2L(Method):
     def study(self, me: Client, heard: Heard) -> Fields:
         """The mutual step."""
         lessons = [
-            Lesson(fields["rows"], fields["posteriors"], fields.get("accuracy", 1.0))
+            Lesson(fields["rows"], fields["posteriors"], fields["accuracy"] if self.settings.labels else 1.0)
             for _, fields in heard
-            if makes_sense(fields, len(me.public), me.outputs)
+            if self.makes_sense(fields, len(me.public), me.outputs)
         ]
+        if len(lessons) < len(heard):
+            me.note("lessons-refused", float(len(heard) - len(lessons)))
         if not lessons:
             return {}
         loss = self.mutual_loss(me, lessons)
@@ -121,6 +139,24 @@ class FedH2L(Method):
             public = learn.project_both(public, local)
         learn.flat_step(me.model, public, self.training, me.memory)
         return {}
+
+    def makes_sense(self, fields: Mapping[str, Any], public_rows: int, outputs: int) -> bool:
+        """Whether a peer's message can be learnt from: one peer's nonsense must not cost the others their step."""
+        rows, posteriors = fields.get("rows"), fields.get("posteriors")
+        accuracy = fields.get("accuracy") if self.settings.labels else 1.0
+        return bool(
+            isinstance(rows, Tensor)
+            and isinstance(posteriors, Tensor)
+            and rows.dtype in (torch.int32, torch.int64)
+            and rows.dim() == 1
+            and len(rows) > 0
+            and 0 <= rows.min() <= rows.max() < public_rows
+            and posteriors.dtype == torch.float32
+            and posteriors.shape == (len(rows), outputs)
+            and learn.are_probabilities(posteriors)
+            and isinstance(accuracy, int | float)
+            and 0 <= accuracy <= 1
+        )
 
     def mutual_loss(self, me: Client, lessons: list[Lesson]) -> Tensor:
         """Eq. 3 + Eq. 5: the mean over the peers heard, of each a mean over its batch. Their answers are constants."""
@@ -167,28 +203,3 @@ def logits_of(me: Client, x: Tensor) -> Tensor:
         learn.freeze_norms(me.model)
     logits: Tensor = me.model(x)
     return logits
-
-
-def makes_sense(fields: Mapping[str, Any], public_rows: int, outputs: int) -> bool:
-    """Whether a peer's message can be learnt from: one peer's nonsense must not cost the others their step."""
-    rows, posteriors, accuracy = fields.get("rows"), fields.get("posteriors"), fields.get("accuracy", 1.0)
-    if not (
-        isinstance(rows, Tensor)
-        and isinstance(posteriors, Tensor)
-        and rows.dtype in (torch.int32, torch.int64)
-        and rows.dim() == 1
-        and len(rows) > 0
-        and posteriors.dtype == torch.float32
-        and posteriors.shape == (len(rows), outputs)
-        and isinstance(accuracy, int | float)
-        and 0 <= accuracy <= 1
-    ):
-        return False
-    # In numpy, which takes a quarter of torch's time for so few numbers.
-    places, shares = rows.numpy(force=True), posteriors.numpy(force=True)
-    return bool(
-        0 <= places.min() <= places.max() < public_rows
-        # Probabilities, and so not NaN, which is neither above nor below anything.
-        and shares.min() >= 0
-        and abs(shares.sum(axis=1) - 1).max() <= 1e-4
-    )

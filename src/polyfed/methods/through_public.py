@@ -128,7 +128,7 @@ class ThroughPublic(Method):
                 fleet.reject(
                     reply, f"its {self.answers} are no table of {shape[0]} rows × {shape[1]} outputs"
                 )
-            elif self.answers == "posteriors" and not _are_probabilities(answer):
+            elif self.answers == "posteriors" and not learn.are_probabilities(answer):
                 fleet.reject(reply, "its posteriors are no probabilities: not below 0, and 1 in sum")
             else:
                 usable += 1
@@ -180,11 +180,6 @@ class DistilsLast(ThroughPublic):
 
 def _is_table(answer: Any, shape: tuple[int, int]) -> TypeGuard[Tensor]:
     return isinstance(answer, Tensor) and answer.shape == shape and not answer.is_complex()
-
-
-def _are_probabilities(answer: Tensor) -> bool:
-    exact = 1e-4 if answer.dtype == torch.float32 else 1e-2
-    return bool((answer >= 0).all() and ((answer.float().sum(dim=1) - 1).abs() <= exact).all())
 
 
 def mean(answers: Iterable[tuple[Facts, Tensor]]) -> Tensor:
