@@ -394,7 +394,7 @@ def test_public_data_are_needed_and_their_labels_only_if_used(make_run: MakeRun)
 
 @pytest.mark.parametrize("training", [{"epochs": 2}, {"steps": 5}])
 def test_more_than_one_local_step_a_round_is_refused(make_run: MakeRun, training: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match="one local step of training.batch rows a round"):
+    with pytest.raises(ConfigError, match=r"one local step of training\.batch rows a round"):
         make_run(FedH2L, training=training)
 
 
