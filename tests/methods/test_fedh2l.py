@@ -392,10 +392,16 @@ def test_public_data_are_needed_and_their_labels_only_if_used(make_run: MakeRun)
     assert "posteriors" in run.summary["bytes"]["down"]
 
 
-@pytest.mark.parametrize("training", [{"epochs": 2}, {"steps": 5}])
-def test_more_than_one_local_step_a_round_is_refused(make_run: MakeRun, training: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match=r"one local step of training\.batch rows a round"):
-        make_run(FedH2L, training=training)
+def test_who_sets_more_than_one_local_step_a_round_is_told_that_it_has_no_effect(
+    make_run: MakeRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = []
+    for training in ({}, {"epochs": 2}, {"steps": 5}):
+        run = make_run(FedH2L, training=training, data={"public": PUBLIC_SHARE}, rounds=2)
+        run.go()
+        found.append(result_of(run.path)["states"])
+        assert caplog.text.count("one local step a round") == len(found) - 1
+    assert found[0] == found[1] == found[2]
 
 
 def test_own_batches_are_augmented_if_so_set(make_run: MakeRun) -> None:

@@ -17,6 +17,7 @@ through the model together. A node that has no public rows of its own learns fro
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -28,7 +29,6 @@ from torch.nn import functional as F
 
 from polyfed import learn
 from polyfed.data import augment
-from polyfed.errors import ConfigError
 from polyfed.message import Fields, Kind
 from polyfed.method import Method, MethodSettings, Need, client_step, register
 from polyfed.nodes import Client, Server
@@ -36,6 +36,8 @@ from polyfed.topology import TopologyName
 
 if TYPE_CHECKING:
     from polyfed.fleet import Fleet
+
+logger = logging.getLogger(__name__)
 
 Heard = list[tuple[str, dict[str, Any]]]
 
@@ -73,14 +75,6 @@ class FedH2L(Method):
     server = False
     Settings = FedH2LSettings
     settings: FedH2LSettings
-
-    def __init__(self, settings: MethodSettings, training: learn.Training) -> None:
-        super().__init__(settings, training)
-        if training.epochs != 1 or training.steps is not None:
-            raise ConfigError(
-                "method fedh2l makes one local step of training.batch rows a round: leave training.epochs at 1"
-                " and training.steps unset, and set rounds"
-            )
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -178,6 +172,12 @@ class FedH2L(Method):
             me.note("mutual-ce", ce)
             loss = loss + ce
         return loss
+
+    def prepare(self, fleet: Fleet, server: Server) -> None:
+        if self.training.epochs != 1 or self.training.steps is not None:
+            logger.warning(
+                "fedh2l makes one local step a round: training.epochs and training.steps are not used"
+            )
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         peers = fleet.sample()
