@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from polyfed import data, learn, models
@@ -69,10 +70,9 @@ class Federation:
         self.shared_origin = isinstance(settings, data.Rotated) and settings.shared_split
         self._test_set: DataSet | None = None
         if isinstance(settings, data.Rotated):
+            # Each domain is tested on rows of its own, and all on everybody's.
             self.dataset = data.prepare(settings, self.dataset)
-        elif data.has_split(
-            source, "test"
-        ):  # rotated domains are tested on rows of their own, and on everybody's
+        elif data.has_split(source, "test"):
             self._test_set = data.load(source, "test", **options)
         self.labels = self.dataset.need_labels()
         self._rank = self._rank_origins() if self.shared_origin else None
@@ -84,7 +84,7 @@ class Federation:
         )
         self.clients = len(self.partition)
 
-    def _rank_origins(self) -> Any:
+    def _rank_origins(self) -> NDArray[np.int64]:
         """An order of the images that domains are made from: public ones from the front, held out ones from the end.
 
         So runs that differ in how much is public are tested on the same images.

@@ -45,7 +45,7 @@ def test_without_a_shared_split_every_copy_is_an_origin() -> None:
     assert rotate(cross(), (0.0, 90.0), shared_split=False).column("origin").tolist() == [0, 1, 2, 3]
 
 
-def test_rotated_mnist_as_in_fedh2l(real_data: Path) -> None:
+def test_rotated_mnist_is_split_alike_in_every_domain(real_data: Path) -> None:
     settings = Rotated()
     data = prepare(settings, load("mnist", "test", limit=1000))
     assert prepare(settings, data) is data

@@ -70,9 +70,9 @@ def make_public(
 
     Rows of one `origin` (rotated copies of an image) are all public or all private; with `rank`, a number for each
     origin, those of the lowest rank in each class are shared, rather than any. A share has the class shares of the
-    whole, and with a column `domain` of each domain. `rows` makes the public set smaller;
-    what a share held out and `rows` left over is given back to the private rows. Where the public labels are other
-    classes, their numbers begin behind the private ones: 10 to 29 for cifar100's 20 coarse classes beside cifar10.
+    whole, and with a column `domain` of each domain. `rows` makes the public set smaller; what a share held out and
+    `rows` left over is given back to the private rows. Where the public labels are other classes, their numbers begin
+    behind the private ones: 10 to 29 for cifar100's 20 coarse classes beside cifar10.
     """
     private = np.arange(len(dataset), dtype=np.int64)
     if settings.source == "none":
