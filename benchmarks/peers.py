@@ -23,11 +23,11 @@ from torch.nn import functional as F
 
 from benchmarks.works import cpu_seconds
 from polyfed import data, learn
-from polyfed.config import read_config
-from polyfed.engines.warm import keep_freed_memory
+from polyfed.engines.process_setup import keep_freed_memory
 from polyfed.errors import DataError
-from polyfed.federation import Federation
 from polyfed.models import memory_format
+from polyfed.runs.config import read_config
+from polyfed.runs.setup import Federation
 
 REPEATS = 3
 ROUNDS = 200

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polyfed
 from polyfed import Client, Fields, Method, Server, client_step
-from polyfed.fleet import Fleet
+from polyfed.federation.fleet import Fleet
 
 CALLS = 500
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polyfed import data, models
-from polyfed.engines.warm import keep_freed_memory
+from polyfed.engines.process_setup import keep_freed_memory
 from polyfed.errors import DataError
 from polyfed.seeds import Seeds
 

@@ -11,14 +11,15 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from polyfed import cli
-from polyfed.board import Job
-from polyfed.checkpoint import RunDirectory, read_lines
-from polyfed.config import read_config
-from polyfed.engines import Engine, Inline
-from polyfed.federation import Federation
-from polyfed.method import Method
-from polyfed.run import Run
+from polyfed.cli import commands as cli
+from polyfed.engines import Inline
+from polyfed.experiments.jobs import Job
+from polyfed.federation.engine import Engine
+from polyfed.federation.method import Method
+from polyfed.runs.checkpoint import RunDirectory, read_lines
+from polyfed.runs.config import read_config
+from polyfed.runs.rounds import Run
+from polyfed.runs.setup import Federation
 
 MakeRun = Callable[..., Run]
 

@@ -11,9 +11,9 @@ from torch import nn
 
 import polyfed
 from polyfed import Client, Fields, Kind, Method, client_step, learn, reads_only
-from polyfed.fleet import Fleet
-from polyfed.method import registered
-from polyfed.nodes import Server
+from polyfed.federation.fleet import Fleet
+from polyfed.federation.method import registered
+from polyfed.federation.nodes import Server
 from polyfed.testing import ContractError, check_method, result_of
 
 

@@ -6,14 +6,14 @@ print(done.summary["last"]["own"])
 """
 
 from polyfed import methods
-from polyfed.api import load_model, prepare, reopen, resume, run
 from polyfed.errors import PolyfedError, UserError
+from polyfed.experiments.sweep import SweepResult, sweep
+from polyfed.federation.message import Fields, Kind, Weights
+from polyfed.federation.method import Method, MethodSettings, Need, client_step, reads_only, register
+from polyfed.federation.nodes import Client, Facts, Server
 from polyfed.learn import Training
-from polyfed.message import Fields, Kind, Weights
-from polyfed.method import Method, MethodSettings, Need, client_step, reads_only, register
-from polyfed.nodes import Client, Facts, Server
-from polyfed.run import Run
-from polyfed.sweep import SweepResult, sweep
+from polyfed.runs.api import load_model, prepare, reopen, resume, run
+from polyfed.runs.rounds import Run
 
 __version__ = "0.1.0"
 

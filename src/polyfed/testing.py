@@ -17,17 +17,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from polyfed.checkpoint import RunDirectory, read_lines
-from polyfed.config import read_config
 from polyfed.disk import digest
-from polyfed.engines import Engine, Inline, Pool
+from polyfed.engines import Inline, Pool
 from polyfed.engines.host import Host
 from polyfed.errors import UserError
-from polyfed.federation import Federation
-from polyfed.message import decode, encode
-from polyfed.method import Method, Need, Step
-from polyfed.nodes import Client, client_name
-from polyfed.run import Run
+from polyfed.federation.engine import Engine
+from polyfed.federation.message import decode, encode
+from polyfed.federation.method import Method, Need, Step
+from polyfed.federation.nodes import Client, client_name
+from polyfed.runs.checkpoint import RunDirectory, read_lines
+from polyfed.runs.config import read_config
+from polyfed.runs.rounds import Run
+from polyfed.runs.setup import Federation
 
 CHANCE = 0.1  # ten classes of digits
 

@@ -12,8 +12,8 @@ from tests.conftest import MakeRun
 
 from polyfed import Client, Fields, Kind, Method, client_step, learn
 from polyfed.engines import Inline, Pool, machine
-from polyfed.fleet import Fleet
-from polyfed.nodes import Server
+from polyfed.federation.fleet import Fleet
+from polyfed.federation.nodes import Server
 from polyfed.testing import result_of
 
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from polyfed.federation.message import decode, encode
 from polyfed.learn import Distillation, distil, predict, soften
 from polyfed.learn.descend import descend
 from polyfed.learn.training import Training
-from polyfed.message import decode, encode
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from polyfed.federation.message import decode, encode
 from polyfed.learn import Training, flat_gradient, flat_step
-from polyfed.message import decode, encode
 
 
 def net() -> nn.Sequential:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from polyfed.federation.message import decode, encode
 from polyfed.learn import Training, supervised
 from polyfed.learn.training import shuffled_batches, take
-from polyfed.message import decode, encode
 
 
 def generator(seed: int = 0) -> torch.Generator:

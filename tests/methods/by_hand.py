@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polyfed.message import Weights, decode
-from polyfed.run import Run
+from polyfed.federation.message import Weights, decode
+from polyfed.runs.rounds import Run
 
 Prepare = Callable[..., Run]
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -13,7 +13,7 @@ from tests.methods.by_hand import BATCH, LR, Prepare
 from torch import nn
 
 import polyfed
-from polyfed.run import Run
+from polyfed.runs.rounds import Run
 
 
 @pytest.fixture

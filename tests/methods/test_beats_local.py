@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import polyfed
-from polyfed.checkpoint import read_lines
+from polyfed.runs.checkpoint import read_lines
 
 FEDERATION: dict[str, Any] = {
     "rounds": 4,

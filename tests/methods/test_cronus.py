@@ -25,11 +25,11 @@ from tests.methods.by_hand import (
 from torch import Tensor
 from torch.nn import functional as F
 
-from polyfed.message import Fields
-from polyfed.method import client_step, reads_only
+from polyfed.federation.message import Fields
+from polyfed.federation.method import client_step, reads_only
+from polyfed.federation.nodes import Client, Server
 from polyfed.methods.cronus import Cronus, robust_mean
-from polyfed.nodes import Client, Server
-from polyfed.run import Run
+from polyfed.runs.rounds import Run
 
 
 def line(*firsts: float) -> Tensor:

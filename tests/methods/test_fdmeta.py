@@ -15,7 +15,7 @@ from torch import Tensor
 
 from polyfed.errors import MethodError
 from polyfed.methods.fdmeta import FDMeta, FDMetaSettings, doubts
-from polyfed.run import Run
+from polyfed.runs.rounds import Run
 
 FDMETA: dict[str, Any] = {
     "name": "fdmeta",

@@ -14,13 +14,13 @@ from torch.nn import functional as F
 import polyfed
 from polyfed import learn, models
 from polyfed.errors import MethodError
+from polyfed.federation.message import Fields, Weights, decode
+from polyfed.federation.method import client_step
+from polyfed.federation.nodes import Client
 from polyfed.learn import Training
-from polyfed.message import Fields, Weights, decode
-from polyfed.method import client_step
 from polyfed.methods import FedAvg, FedProx
 from polyfed.methods.fedprox import FedProxSettings
-from polyfed.nodes import Client
-from polyfed.run import Run
+from polyfed.runs.rounds import Run
 
 MakeRun = Callable[..., Run]
 Prepare = Callable[..., Run]

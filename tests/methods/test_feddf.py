@@ -25,11 +25,11 @@ from torch import Tensor, nn
 
 from polyfed import learn
 from polyfed.errors import RunError
-from polyfed.message import Fields, Weights, encode
-from polyfed.method import client_step
+from polyfed.federation.message import Fields, Weights, encode
+from polyfed.federation.method import client_step
+from polyfed.federation.nodes import Client
 from polyfed.methods.feddf import FedDF
-from polyfed.nodes import Client
-from polyfed.run import Run
+from polyfed.runs.rounds import Run
 
 FUSION = {**ONCE, "optimiser": "sgd", "clip": None, "cosine": False}
 FEDDF: dict[str, Any] = {"name": "feddf", "public_rows": PUBLIC_ROWS, "distil": FUSION}

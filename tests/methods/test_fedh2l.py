@@ -16,14 +16,14 @@ from torch.nn import functional as F
 
 from polyfed.data import Draft, in_memory
 from polyfed.errors import ConfigError, MethodError
+from polyfed.federation.message import decode
+from polyfed.federation.nodes import Client, Facts, Holdings
+from polyfed.federation.topology import neighbours
 from polyfed.learn import Training, flat_gradient, project, project_both
-from polyfed.message import decode
 from polyfed.methods.fedh2l import FedH2L, FedH2LSettings, Lesson
-from polyfed.nodes import Client, Facts, Holdings
-from polyfed.run import Run
+from polyfed.runs.rounds import Run
 from polyfed.seeds import Seeds
 from polyfed.testing import failures_of, result_of
-from polyfed.topology import neighbours
 
 # -- a mutual step by hand -----------------------------------------------------------------------------------
 

@@ -13,10 +13,10 @@ import pytest
 from PIL import Image
 
 import polyfed
-from polyfed import papers
-from polyfed.checkpoint import read_lines
-from polyfed.config import read_config
-from polyfed.federation import Federation
+from polyfed.experiments import papers
+from polyfed.runs.checkpoint import read_lines
+from polyfed.runs.config import read_config
+from polyfed.runs.setup import Federation
 
 
 def federation(run: str, setting: str, scale: str = "paper", **changes: Any) -> Federation:

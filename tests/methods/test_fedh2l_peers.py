@@ -9,14 +9,14 @@ import pytest
 import torch
 from tests.conftest import MakeRun
 
-from polyfed.checkpoint import read_lines
-from polyfed.history import RunRecord
+from polyfed.federation.message import Fields
+from polyfed.federation.method import client_step
+from polyfed.federation.nodes import Client, Holdings
 from polyfed.learn import Training
-from polyfed.message import Fields
-from polyfed.method import client_step
 from polyfed.methods.fedh2l import FedH2L, FedH2LSettings
-from polyfed.nodes import Client, Holdings
-from polyfed.run import Run
+from polyfed.runs.checkpoint import read_lines
+from polyfed.runs.history import RunRecord
+from polyfed.runs.rounds import Run
 from polyfed.testing import failures_of, result_of
 
 FEDERATION: dict[str, Any] = {

@@ -29,14 +29,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polyfed import learn
-from polyfed.checkpoint import read_lines
 from polyfed.data import Draft, in_memory
 from polyfed.errors import MethodError
+from polyfed.federation.message import encode
+from polyfed.federation.nodes import Client, Facts, Holdings
 from polyfed.learn import Training
-from polyfed.message import encode
 from polyfed.methods.fedmd import FedMD, FedMDSettings, LwoF
-from polyfed.nodes import Client, Facts, Holdings
-from polyfed.run import Run
+from polyfed.runs.checkpoint import read_lines
+from polyfed.runs.rounds import Run
 from polyfed.seeds import Seeds
 from polyfed.testing import result_of
 

@@ -24,10 +24,10 @@ from tests.methods.by_hand import (
 )
 from torch import Tensor
 
-from polyfed.message import decode, encode
+from polyfed.federation.message import decode, encode
+from polyfed.federation.nodes import Facts
 from polyfed.methods.ktpfl import KTpFL, KTpFLSettings, places_of, stepped
-from polyfed.nodes import Facts
-from polyfed.run import Run
+from polyfed.runs.rounds import Run
 
 TEMPERATURE = 10.0
 KTPFL: dict[str, Any] = {

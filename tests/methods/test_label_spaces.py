@@ -16,7 +16,7 @@ from tests.methods.by_hand import (
 
 from polyfed import learn
 from polyfed.methods.fedmd import FedMD
-from polyfed.run import Run
+from polyfed.runs.rounds import Run
 
 
 def widths(path: Path, classes: str, make_run: MakeRun, **method: Any) -> Run:

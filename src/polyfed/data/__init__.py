@@ -1,9 +1,8 @@
 """Data: sources, what clients hold of them, public sets, augmentation."""
 
+from polyfed.data.allocation import Partition, from_owners
 from polyfed.data.augment import flip, pad_crop, standard
 from polyfed.data.dataset import DataSet, Rows, join_tensors, set_tensor_cache
-from polyfed.data.dealing import Partition, from_owners
-from polyfed.data.dialects import dirichlet
 from polyfed.data.domains import rotate
 from polyfed.data.named import whereabouts
 from polyfed.data.partition import (
@@ -44,7 +43,6 @@ __all__ = [
     "Shards",
     "adapt",
     "cache_root",
-    "dirichlet",
     "draw_stratified",
     "flip",
     "from_owners",

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from polyfed.data.dataset import Array, DataSet
-from polyfed.data.encode import encode_labels
 from polyfed.data.images import Mode, decode_all
+from polyfed.data.labels import encode_labels
 from polyfed.data.storage import Draft
 from polyfed.errors import DataError
 

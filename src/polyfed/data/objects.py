@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 from polyfed.data.dataset import Array, DataSet
-from polyfed.data.encode import check_features, encode_labels
+from polyfed.data.labels import check_features, encode_labels
 from polyfed.data.storage import Draft
 from polyfed.errors import DataError
 

@@ -8,8 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from polyfed.data.dataset import DataSet, Ints
-from polyfed.data.dealing import (
+from polyfed.data.allocation import (
     Partition,
     check_possible,
     deal,
@@ -21,7 +20,8 @@ from polyfed.data.dealing import (
     least_size,
     members_by_class,
 )
-from polyfed.data.dialects import Dialect, dirichlet
+from polyfed.data.dataset import DataSet, Ints
+from polyfed.data.dirichlet import Dialect, dirichlet
 from polyfed.data.domains import rotate
 from polyfed.errors import DataError
 

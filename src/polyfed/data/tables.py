@@ -14,9 +14,9 @@ import pyarrow.csv
 import pyarrow.dataset
 
 from polyfed.data.dataset import Array, DataSet, Ints
-from polyfed.data.encode import check_features, encode_column, encode_labels
 from polyfed.data.files import Reading, colour_of
 from polyfed.data.images import decode_all
+from polyfed.data.labels import check_features, encode_column, encode_labels
 from polyfed.data.storage import Draft
 from polyfed.errors import DataError
 

@@ -17,13 +17,13 @@ import torch
 from torch import nn
 
 from polyfed import disk, learn
-from polyfed.engines.engine import Answer, Call, Failure, Outcome, Population, SavedState, Task
 from polyfed.engines.machine import cores, memory
-from polyfed.engines.warm import keep_freed_memory
+from polyfed.engines.process_setup import keep_freed_memory
 from polyfed.errors import MethodError, RunError
-from polyfed.message import Fields, Weights, decode, encode, first_not_finite, tensors_in
-from polyfed.method import MEASURED, NOTED, Examination, Method, Step, check_declared
-from polyfed.nodes import Client, client_name
+from polyfed.federation.engine import Answer, Call, Failure, Outcome, Population, SavedState, Task
+from polyfed.federation.message import Fields, Weights, decode, encode, first_not_finite, tensors_in
+from polyfed.federation.method import MEASURED, NOTED, Examination, Method, Step, check_declared
+from polyfed.federation.nodes import Client, client_name
 
 logger = logging.getLogger(__name__)
 

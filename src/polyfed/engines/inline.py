@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
-from polyfed.engines.engine import Outcome, Population, SavedState, Task
 from polyfed.engines.host import LIVE_BYTES, Host
-from polyfed.engines.warm import warm_up
-from polyfed.method import Method
+from polyfed.engines.process_setup import warm_up
+from polyfed.federation.engine import Outcome, Population, SavedState, Task
+from polyfed.federation.method import Method
 
 
 class Inline:

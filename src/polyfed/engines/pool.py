@@ -23,15 +23,15 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from polyfed.engines.engine import Answer, Call, Failure, Outcome, Population, SavedState, Task
-from polyfed.engines.frames import SMALL_BLOB, leave, pack, unpack
 from polyfed.engines.host import LIVE_BYTES, Host, too_slow
+from polyfed.engines.ipc import SMALL_BLOB, leave, pack, unpack
 from polyfed.engines.machine import cores
-from polyfed.engines.rota import Move, Rota, Shift
-from polyfed.engines.warm import warm_up
+from polyfed.engines.process_setup import warm_up
+from polyfed.engines.scheduler import Move, Rota, Shift
 from polyfed.engines.worker import work, write_units
 from polyfed.errors import RunError, WorkerLost
-from polyfed.method import Method
+from polyfed.federation.engine import Answer, Call, Failure, Outcome, Population, SavedState, Task
+from polyfed.federation.method import Method
 
 AHEAD_SECONDS = 0.01  # of work a worker has at hand, so that short steps never wait for the pipe
 GRACE_SECONDS = 1.0  # beyond the timeout, before a worker that does not answer is killed

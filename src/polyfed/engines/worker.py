@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from polyfed.engines.engine import Answer, Call, Outcome, Task
-from polyfed.engines.frames import pack, unpack
 from polyfed.engines.host import Host, describe
+from polyfed.engines.ipc import pack, unpack
 from polyfed.errors import RunError
-from polyfed.nodes import Moment
+from polyfed.federation.engine import Answer, Call, Outcome, Task
+from polyfed.federation.nodes import Moment
 
 FLUSH_SECONDS = 0.03  # answers that lie closer together than this travel together: each wakes the pool
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from polyfed import learn
-from polyfed.message import Fields
-from polyfed.method import Method, Need, client_step, register
-from polyfed.nodes import Client, Server
+from polyfed.federation.message import Fields
+from polyfed.federation.method import Method, Need, client_step, register
+from polyfed.federation.nodes import Client, Server
 
 if TYPE_CHECKING:
-    from polyfed.fleet import Fleet
+    from polyfed.federation.fleet import Fleet
 
 
 @register

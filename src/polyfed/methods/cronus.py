@@ -21,14 +21,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polyfed import learn
+from polyfed.federation.message import Fields, Kind
+from polyfed.federation.method import client_step, register
+from polyfed.federation.nodes import Client, Server
 from polyfed.learn import Distillation, Training
-from polyfed.message import Fields, Kind
-from polyfed.method import client_step, register
-from polyfed.methods.through_public import ThroughPublic, ThroughPublicSettings
-from polyfed.nodes import Client, Server
+from polyfed.methods.public_distillation import ThroughPublic, ThroughPublicSettings
 
 if TYPE_CHECKING:
-    from polyfed.fleet import Fleet
+    from polyfed.federation.fleet import Fleet
 
 
 class CronusSettings(ThroughPublicSettings):

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from polyfed import learn
+from polyfed.federation.method import register
+from polyfed.federation.nodes import Server
 from polyfed.learn import Distillation
-from polyfed.method import register
-from polyfed.methods.through_public import DistilsLast, ThroughPublicSettings, mean
-from polyfed.nodes import Server
+from polyfed.methods.public_distillation import DistilsLast, ThroughPublicSettings, mean
 
 if TYPE_CHECKING:
-    from polyfed.fleet import Fleet
+    from polyfed.federation.fleet import Fleet
 
 
 class DSFLSettings(ThroughPublicSettings):

@@ -22,10 +22,10 @@ from pydantic import Field
 from torch import Tensor
 
 from polyfed import learn
+from polyfed.federation.method import register
+from polyfed.federation.nodes import Server
 from polyfed.learn import Distillation
-from polyfed.method import register
 from polyfed.methods.dsfl import DSFL, DSFLSettings
-from polyfed.nodes import Server
 
 
 class FDMetaSettings(DSFLSettings):

@@ -18,13 +18,13 @@ from torch import nn
 
 from polyfed import learn
 from polyfed.errors import ModelError
+from polyfed.federation.message import Fields, Kind, Weights
+from polyfed.federation.method import Method, MethodSettings, Need, client_step, reads_only, register, stacks
+from polyfed.federation.nodes import Client, Facts, Server
 from polyfed.learn import WeightedMean
-from polyfed.message import Fields, Kind, Weights
-from polyfed.method import Method, MethodSettings, Need, client_step, reads_only, register, stacks
-from polyfed.nodes import Client, Facts, Server
 
 if TYPE_CHECKING:
-    from polyfed.fleet import Fleet, Reply
+    from polyfed.federation.fleet import Fleet, Reply
 
 
 class FedAvgSettings(MethodSettings):

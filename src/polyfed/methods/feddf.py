@@ -26,14 +26,14 @@ from torch import Tensor, nn
 from polyfed import learn
 from polyfed.data import Rows
 from polyfed.errors import ModelError, RunError
+from polyfed.federation.message import Kind, Weights
+from polyfed.federation.method import Need, register
+from polyfed.federation.nodes import Server
 from polyfed.learn import Distillation
-from polyfed.message import Kind, Weights
-from polyfed.method import Need, register
 from polyfed.methods.fedavg import FedAvg, FedAvgSettings
-from polyfed.nodes import Server
 
 if TYPE_CHECKING:
-    from polyfed.fleet import Fleet, Reply
+    from polyfed.federation.fleet import Fleet, Reply
 
 
 class FedDFSettings(FedAvgSettings):

@@ -29,13 +29,13 @@ from torch.nn import functional as F
 
 from polyfed import learn
 from polyfed.data import augment
-from polyfed.message import Fields, Kind
-from polyfed.method import Method, MethodSettings, Need, client_step, register
-from polyfed.nodes import Client, Server
-from polyfed.topology import TopologyName
+from polyfed.federation.message import Fields, Kind
+from polyfed.federation.method import Method, MethodSettings, Need, client_step, register
+from polyfed.federation.nodes import Client, Server
+from polyfed.federation.topology import TopologyName
 
 if TYPE_CHECKING:
-    from polyfed.fleet import Fleet
+    from polyfed.federation.fleet import Fleet
 
 logger = logging.getLogger(__name__)
 

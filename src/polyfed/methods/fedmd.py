@@ -25,14 +25,14 @@ from torch import Tensor, nn
 
 from polyfed import learn
 from polyfed.data import Rows
+from polyfed.federation.message import Fields
+from polyfed.federation.method import Need, client_step, register
+from polyfed.federation.nodes import Client, Server
 from polyfed.learn import Distillation, Training
-from polyfed.message import Fields
-from polyfed.method import Need, client_step, register
-from polyfed.methods.through_public import ThroughPublic, ThroughPublicSettings, mean
-from polyfed.nodes import Client, Server
+from polyfed.methods.public_distillation import ThroughPublic, ThroughPublicSettings, mean
 
 if TYPE_CHECKING:
-    from polyfed.fleet import Fleet
+    from polyfed.federation.fleet import Fleet
 
 
 class LwoF(BaseModel):

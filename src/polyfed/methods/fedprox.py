@@ -11,9 +11,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from polyfed import learn
+from polyfed.federation.message import Weights
+from polyfed.federation.method import MethodSettings, register
 from polyfed.learn import Training
-from polyfed.message import Weights
-from polyfed.method import MethodSettings, register
 from polyfed.methods.fedavg import FedAvg, FedAvgSettings
 
 

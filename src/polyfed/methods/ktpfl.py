@@ -26,13 +26,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from polyfed.federation.method import register
+from polyfed.federation.nodes import Facts, Server
 from polyfed.learn import Distillation
-from polyfed.method import register
-from polyfed.methods.through_public import DistilsLast, ThroughPublicSettings
-from polyfed.nodes import Facts, Server
+from polyfed.methods.public_distillation import DistilsLast, ThroughPublicSettings
 
 if TYPE_CHECKING:
-    from polyfed.fleet import Fleet
+    from polyfed.federation.fleet import Fleet
 
 MEAN_STEP = 0.01
 SHARPNESS = 5.0

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from polyfed import learn
-from polyfed.message import Fields
-from polyfed.method import Method, client_step, register, stacks
-from polyfed.nodes import Client, Server
+from polyfed.federation.message import Fields
+from polyfed.federation.method import Method, client_step, register, stacks
+from polyfed.federation.nodes import Client, Server
 
 if TYPE_CHECKING:
-    from polyfed.fleet import Fleet
+    from polyfed.federation.fleet import Fleet
 
 
 def _train_together(self: Local, us: list[Client], payloads: list[dict[str, Any]]) -> list[Fields]:

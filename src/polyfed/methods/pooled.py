@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from polyfed import learn
-from polyfed.message import Fields, Kind, Weights
-from polyfed.method import Method, Need, client_step, register
-from polyfed.nodes import Client, Facts, Server
+from polyfed.federation.message import Fields, Kind, Weights
+from polyfed.federation.method import Method, Need, client_step, register
+from polyfed.federation.nodes import Client, Facts, Server
 
 if TYPE_CHECKING:
-    from polyfed.fleet import Fleet
+    from polyfed.federation.fleet import Fleet
 
 
 @register

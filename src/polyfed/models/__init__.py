@@ -25,9 +25,9 @@ from polyfed.models.assignment import Budget, How, assign_models
 from polyfed.models.features import features_and_logits
 from polyfed.models.layers import Norm, Shape
 from polyfed.models.network import Network, memory_format
+from polyfed.models.probe import output_count
 from polyfed.models.registry import build, is_known, names, register
 from polyfed.models.sizes import Row, Size, size, table
-from polyfed.models.trial import output_count
 
 __all__ = [
     "Budget",

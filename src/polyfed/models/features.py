@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from polyfed.errors import ModelError
 from polyfed.models.network import Network
-from polyfed.models.trial import title
+from polyfed.models.probe import title
 
 
 def features_and_logits(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from polyfed.errors import ModelError
 from polyfed.models.layers import Norm, Shape
+from polyfed.models.probe import trial
 from polyfed.models.registry import construct, entry, names
-from polyfed.models.trial import trial
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from polyfed.history import RunRecord
-from polyfed.metrics import mean_and_spread
+from polyfed.runs.history import RunRecord
+from polyfed.runs.metrics import mean_and_spread
 
 MOST_LINES = 12
 PANELS = {"own": "own test data", "whole": "whole test set"}

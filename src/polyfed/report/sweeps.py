@@ -12,9 +12,9 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from polyfed.history import RunRecord
-from polyfed.metrics import mean_and_spread, sent_per_client
 from polyfed.report.tables import amount, percent
+from polyfed.runs.history import RunRecord
+from polyfed.runs.metrics import mean_and_spread, sent_per_client
 
 MeanAndSpread = tuple[float, float | None]
 When = Literal["last", "chosen"]

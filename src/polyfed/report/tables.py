@@ -9,11 +9,11 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from polyfed.history import RunRecord, local_run_for
+from polyfed.federation.message import Kind
+from polyfed.federation.method import Need, registered
 from polyfed.learn import Training
-from polyfed.message import Kind
-from polyfed.method import Need, registered
-from polyfed.metrics import sent_per_client
+from polyfed.runs.history import RunRecord, local_run_for
+from polyfed.runs.metrics import sent_per_client
 
 HELD_SHOWN = 50  # clients listed by `partition` before the rest is summed up
 

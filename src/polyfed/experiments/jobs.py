@@ -1,0 +1,190 @@
+"""What is known of a grid's runs: which are done, how far the others are, and how much time is left."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from polyfed.errors import CheckpointError
+from polyfed.runs.checkpoint import read_manifest
+from polyfed.runs.config import RunConfig
+from polyfed.runs.folders import State, state_of_folder
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a grid: where it goes and what it is."""
+
+    path: Path
+    config: RunConfig
+
+
+@dataclass(frozen=True)
+class JobFailure:
+    """A run that could not be finished, and why."""
+
+    job: Job
+    reason: str
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How far a run is, and how long it took to get there."""
+
+    round: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """A run that is being done: its name and how far it is."""
+
+    name: str
+    round: int
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """How a grid is getting on."""
+
+    jobs: int
+    finished: tuple[str, ...]
+    """The names of the runs that are done, those that were done before first."""
+    under_way: tuple[UnderWay, ...]
+    failures: tuple[JobFailure, ...]
+    stopping: bool
+    """Ctrl-C or SIGTERM came: the runs under way finish their round, no others are started."""
+    share: float
+    """How much of the work is behind us, from 0 to 1."""
+    seconds_left: float | None
+    """None as long as nothing is known of any run's pace."""
+
+
+class Board:
+    """What is known of the jobs."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.jobs = jobs
+        self.names = _names(jobs)
+        self.left: deque[Job] = deque()
+        self.finished: list[str] = []
+        self.failures: list[JobFailure] = []
+        self.stopping = False
+        self._under_way: dict[Path, Callable[[], Reached]] = {}
+        self._reached: dict[Path, Reached] = {}
+        self._given_up: set[Path] = set()
+        self._kin = {job.path: _apart_from_seed(job.config) for job in jobs}
+        for job in jobs:
+            self._look_at(job)
+
+    def _look_at(self, job: Job) -> None:
+        try:
+            state = state_of(job)
+            if state != "new":
+                manifest = read_manifest(job.path)
+                self._reached[job.path] = Reached(manifest["round"], manifest["seconds"])
+            if state == "finished":
+                self.finished.append(self.names[job.path])
+            else:
+                self.left.append(job)
+        except CheckpointError as error:
+            self.fail(job, str(error))
+
+    @property
+    def unfinished(self) -> bool:
+        return len(self.finished) + len(self.failures) < len(self.jobs)
+
+    def begin(self, job: Job, look: Callable[[], Reached]) -> None:
+        """A run is under way; `look` tells how far it is."""
+        self._under_way[job.path] = look
+
+    def end(self, job: Job, reason: str) -> bool:
+        """A run is not under way any more. Whether that was its end: finished, or failed for a reason."""
+        self._look(job.path)
+        del self._under_way[job.path]
+        if reason:
+            self.fail(job, reason)
+        elif (job.path / "summary.json").exists():
+            self.finished.append(self.names[job.path])
+        else:
+            return False
+        return True
+
+    def fail(self, job: Job, reason: str) -> None:
+        self.failures.append(JobFailure(job, reason))
+        self._given_up.add(job.path)
+
+    def snapshot(self) -> Snapshot:
+        for path in self._under_way:
+            self._look(path)
+        under_way = tuple(
+            UnderWay(self.names[job.path], self._at(job).round, job.config.rounds)
+            for job in self.jobs
+            if job.path in self._under_way
+        )
+        behind = sum(reached.seconds for reached in self._reached.values())
+        ahead = self._seconds_ahead()
+        left = None
+        if ahead is not None:
+            # Several at a time, but a single run is not divided.
+            left = max(sum(ahead) / max(1, len(under_way)), max(ahead, default=0.0))
+        return Snapshot(
+            len(self.jobs),
+            tuple(self.finished),
+            under_way,
+            tuple(self.failures),
+            self.stopping,
+            behind / max(behind + sum(ahead), 1e-9) if ahead is not None else 0.0,
+            left,
+        )
+
+    def _look(self, path: Path) -> None:
+        reached = self._under_way[path]()
+        if reached.round:  # else it is still being opened
+            self._reached[path] = reached
+
+    def _at(self, job: Job) -> Reached:
+        return self._reached.get(job.path, Reached())
+
+    def _seconds_ahead(self) -> list[float] | None:
+        """What each unfinished run will still take, by its own pace, or its kin's, or everybody's."""
+        whole = {
+            job.path: at.seconds / at.round * job.config.rounds
+            for job in self.jobs
+            if (at := self._at(job)).round
+        }
+        by_kin: defaultdict[str, list[float]] = defaultdict(list)
+        for path, seconds in whole.items():
+            by_kin[self._kin[path]].append(seconds)
+        ahead = []
+        for job in self.jobs:
+            share = 1 - self._at(job).round / job.config.rounds
+            if share == 0 or job.path in self._given_up:
+                continue
+            if not whole:
+                return None
+            alike = by_kin[self._kin[job.path]] or list(whole.values())
+            ahead.append(share * whole.get(job.path, statistics.fmean(alike)))
+        return ahead
+
+
+def state_of(job: Job) -> State:
+    """Whether a job is new, begun or finished; a `ConfigError` if its folder holds something else."""
+    return state_of_folder(job.path, job.config)
+
+
+def _apart_from_seed(config: RunConfig) -> str:
+    """The same for runs that differ in nothing but name and seed: they take about the same time."""
+    return config.model_copy(update={"name": "", "seed": 0}).model_dump_json()
+
+
+def _names(jobs: Sequence[Job]) -> Mapping[Path, str]:
+    """A short name a job: its path below the folder that they all share."""
+    absolute = {job.path: job.path.absolute() for job in jobs}
+    root = os.path.commonpath([path.parent for path in absolute.values()]) if jobs else ""
+    return {path: str(whole.relative_to(root)) for path, whole in absolute.items()}

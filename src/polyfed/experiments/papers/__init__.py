@@ -1,0 +1,56 @@
+"""The papers as data: what each compares, prints and claims. Adding a table is adding data.
+
+paper = load("000")
+paper.config("fedmd", "le5-a01", scale="tiny", seed=0)      # the content of a run file
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from polyfed.errors import ConfigError, nearest
+from polyfed.experiments.papers.paper import Paper
+from polyfed.experiments.papers.validate import check
+from polyfed.runs.config import explain
+
+__all__ = ["Paper", "known", "load"]
+
+ENDING = ".yaml"
+
+
+def known() -> list[str]:
+    """The papers that come with polyfed."""
+    folder = files("polyfed.experiments.papers")
+    return sorted(file.name.removesuffix(ENDING) for file in folder.iterdir() if file.name.endswith(ENDING))
+
+
+def load(name: str) -> Paper:
+    """A paper by its number, or a file of one's own in the same form (`mine.yaml`)."""
+    file: Traversable = Path(name)
+    if not name.endswith(ENDING):
+        if name not in known():
+            raise ConfigError(f"no paper '{name}', {nearest(name, known())}")
+        file = files("polyfed.experiments.papers") / f"{name}{ENDING}"
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"no file {name}; papers that come along: {', '.join(known())}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {name}: {error}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{name} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{name} must hold the keys and values of a paper")
+    try:
+        paper = Paper.model_validate({"id": Path(name).name.removesuffix(ENDING), **content})
+        check(paper)
+    except ValidationError as error:
+        raise ConfigError(f"{name}: {explain(error, Paper)}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from None
+    return paper

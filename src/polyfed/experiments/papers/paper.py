@@ -1,0 +1,345 @@
+"""What a file of `papers/` holds: a paper's runs, settings, scales, tables, figures and claims, as data.
+
+    base: {rounds: 50, data.source: cifar10}              # of every run, as the paper has it
+    runs:
+      fedmd: {method: {name: fedmd}}                      # what is compared
+    settings:
+      le5-a01: {name: "le = 5, α = 0.1", set: {training.epochs: 5, data.partition.alpha: 0.1}}
+    scales:
+      paper: {seeds: 3}                                   # nothing is scaled
+      tiny: {set: {data.source: digits, rounds: 5}, says: ["digits instead of CIFAR-10"]}
+    tables:
+      table2:
+        title: …
+        columns: [le5-a01]                                # a setting each, or {key, name, setting, measure}
+        rows:
+          - {key: global, name: Global, run: fedmd, measure: server.global, paper: {le5-a01: 59.76}}
+        claims:
+          - {text: …, order: [global, initial]}
+
+`polyfed.papers.load` reads one and checks that everything it refers to is there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from polyfed.experiments.papers.fragments import merged
+
+Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w-]*$")]
+Settings = dict[str, Any]  # a fragment of a run file
+Measure = Annotated[
+    str,
+    Field(
+        pattern=r"^(own|whole|others|amp|fm|wlp|validation|architectures|stages|server|bytes|clients|noted|sent)(\.[\w-]+)*$"
+    ),
+]
+"""Where a number stands in a line of a run's history: `whole.mean`, `stages.distilled.whole.mean`, `server.global`,
+`bytes.up` (so far). The first ones are short for what is in its summary. `sent.client` and `sent.round` are of a whole
+run: the bytes that a client sent in all and in a round, on average, framing left out."""
+Unit = Literal["percent", "count", "bytes", "number"]
+
+Chosen = Literal["round", "each"]
+
+_SUFFIXES = {None: 1.0, "k": 1e3, "m": 1e6, "kB": 1e3, "MB": 1e6, "GB": 1e9}
+
+
+class Part(BaseModel):
+    """A part of a paper's file: unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Printed(Part):
+    """A number as the paper prints it: 79.29, "76.00", 79k, 4.7m, 10e6; in the row's unit."""
+
+    text: str
+    value: float
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, given: Any) -> Any:
+        if isinstance(given, int | float | str) and not isinstance(given, bool):
+            found = re.fullmatch(r"([+-]?\d+(?:\.\d+)?(?:e\d+)?)\s*(k|m|kB|MB|GB)?", str(given))
+            if found is None:
+                raise ValueError("write the number as the paper prints it, such as 79.29 or 79k")
+            return {"text": str(given), "value": float(found[1]) * _SUFFIXES[found[2]]}
+        return given
+
+
+class Setting(Part):
+    """Conditions under which all runs are compared."""
+
+    name: str
+    set: Settings = {}
+
+
+class Scale(Part):
+    """The same comparison at another size."""
+
+    seeds: Annotated[int, Field(ge=1)] = 3
+    """How many, unless told; seeds are 0, 1, 2 …"""
+    set: Settings = {}
+    runs: dict[Key, Settings] = {}
+    settings: dict[Key, Settings] = {}
+    says: tuple[str, ...] = ()
+    """What differs from the paper's scale, in words."""
+
+
+class Column(Part):
+    """A column of a table: a setting, where need be with a measure of its own."""
+
+    key: Key
+    name: str = ""
+    group: str = ""
+    """What it has in common with the columns beside it, such as a node: printed once, above them."""
+    setting: Key | None = None
+    measure: Measure | None = None
+    unit: Unit | None = None
+
+
+def _short_column(given: Any) -> Any:
+    return {"key": given, "setting": given} if isinstance(given, str) else given
+
+
+AnyColumn = Annotated[Column, BeforeValidator(_short_column)]
+
+
+class Row(Part):
+    """A row of a table: a measure of a run; the difference or ratio of two rows; or the parameters of models."""
+
+    key: Key
+    name: str
+    run: Key | None = None
+    measure: Measure | None = None
+    difference: tuple[Key, Key] | None = None
+    ratio: tuple[Key, Key] | None = None
+    """The first over the second; a plain number."""
+    parameters: dict[str, Annotated[int, Field(ge=1)]] | None = None
+    """So many of each model, by name."""
+    unit: Unit | None = None
+    paper: dict[Key, Printed] = {}
+    """What the paper prints, by column."""
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _is_one_thing(self) -> Row:
+        kinds = (self.run, self.difference, self.ratio, self.parameters)
+        if sum(kind is not None for kind in kinds) != 1:
+            raise ValueError("a row has one of: run, difference, ratio, parameters")
+        if self.measure is not None and self.run is None:
+            raise ValueError("only a row with a run has a measure")
+        return self
+
+    @property
+    def made_of(self) -> tuple[Key, ...]:
+        """The rows that it is worked out from."""
+        return self.difference or self.ratio or ()
+
+
+class Claim(Part):
+    """Something that the paper says of its numbers, and that can be judged on others.
+
+    order: each of these above the next (by more than `margin`; with one below 0, not below it by more than that).
+    ratio: the first over the second is `at_least` or `at_most` so much.
+    near: the two differ by less than `within`.
+    A term is `row`, `row@column`, `table.row` or `table.row@column`. Without a column a claim is judged in each of the
+    table's columns, or in those that `only` names. Margins are in the rows' unit.
+    """
+
+    text: str
+    order: Annotated[tuple[str, ...], Field(min_length=2)] | None = None
+    margin: float = 0.0
+    ratio: tuple[str, str] | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+    near: tuple[str, str] | None = None
+    within: Annotated[float, Field(gt=0)] | None = None
+    only: tuple[Key, ...] = ()
+
+    @model_validator(mode="after")
+    def _is_one_thing(self) -> Claim:
+        if sum(form is not None for form in (self.order, self.ratio, self.near)) != 1:
+            raise ValueError("a claim has one of: order, ratio, near")
+        if (self.ratio is not None) != ((self.at_least is not None) or (self.at_most is not None)):
+            raise ValueError("ratio goes with at_least or at_most")
+        if self.at_least is not None and self.at_most is not None:
+            raise ValueError("at_least and at_most are two claims")
+        if (self.near is not None) != (self.within is not None):
+            raise ValueError("near and within go together")
+        if self.margin and self.order is None:
+            raise ValueError("margin belongs to order")
+        return self
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        return self.order or self.ratio or self.near or ()
+
+
+class Inputs(Part):
+    """What models are built for, where their parameters are counted."""
+
+    shape: tuple[int, int, int]
+    outputs: Annotated[int, Field(ge=1)]
+
+
+class Item(Part):
+    """What can be reproduced."""
+
+    title: str
+    scales: tuple[Key, ...] = ()
+    """The scales at which it is there; all of them unless told."""
+
+
+class Table(Item):
+    """A table of the paper."""
+
+    columns: Annotated[tuple[AnyColumn, ...], Field(min_length=1)]
+    rows: Annotated[tuple[Row, ...], Field(min_length=1)]
+    unit: Unit = "percent"
+    inputs: Inputs | None = None
+    claims: tuple[Claim, ...] = ()
+
+    def row(self, key: str) -> Row:
+        return next(row for row in self.rows if row.key == key)
+
+    def column(self, key: str) -> Column:
+        return next(column for column in self.columns if column.key == key)
+
+    def unit_of(self, row: Row, column: Column) -> Unit:
+        return "number" if row.ratio is not None else row.unit or column.unit or self.unit
+
+    @property
+    def groups(self) -> bool:
+        """Whether its columns come in groups."""
+        return any(column.group for column in self.columns)
+
+    def runs_for(self, row: Row, column: Column) -> Iterator[tuple[str, str]]:
+        """The (run, setting) that a cell is read from: none for parameters."""
+        for key in row.made_of:
+            yield from self.runs_for(self.row(key), column)
+        if row.run is not None and column.setting is not None:
+            yield row.run, column.setting
+
+
+class Curves(Item):
+    """A figure of a table's rows over the rounds, a panel for each column."""
+
+    kind: Literal["curves"]
+    table: Key
+    rows: Annotated[tuple[Key, ...], Field(min_length=1)]
+
+
+class Line(Part):
+    """A run's measure over time."""
+
+    name: str
+    run: Key
+    measure: Measure
+
+
+class Panel(Part):
+    """Lines with one axis."""
+
+    title: str
+    quantity: str = "accuracy in %"
+    unit: Unit = "percent"
+    lines: Annotated[tuple[Line, ...], Field(min_length=1)]
+
+
+class Lines(Item):
+    """A figure of panels, each with measures of its own, such as losses.
+
+    Along x are local steps: `training.steps` a round, or one where a run sets none.
+    """
+
+    kind: Literal["lines"]
+    setting: Key
+    panels: Annotated[tuple[Panel, ...], Field(min_length=1)]
+
+    @property
+    def needed(self) -> tuple[tuple[str, str], ...]:
+        """Every (run, setting)."""
+        return tuple((line.run, self.setting) for panel in self.panels for line in panel.lines)
+
+
+class Features(Item):
+    """A figure of what one client's final model makes of the whole test set: its features in two dimensions.
+
+    A panel for each run, with the first seed.
+    """
+
+    kind: Literal["features"]
+    setting: Key
+    client: Annotated[int, Field(ge=0)] = 0
+    runs: Annotated[dict[Key, str], Field(min_length=1)]
+    """Run and what it is called."""
+
+    @property
+    def needed(self) -> tuple[tuple[str, str], ...]:
+        """Every (run, setting)."""
+        return tuple((run, self.setting) for run in self.runs)
+
+
+class Holdings(Item):
+    """A figure of who holds what, a picture for each column; nothing is run for it."""
+
+    kind: Literal["holdings"]
+    run: Key
+    columns: Annotated[tuple[AnyColumn, ...], Field(min_length=1)]
+
+    needed: ClassVar[tuple[tuple[str, str], ...]] = ()
+
+
+Figure = Annotated[Curves | Lines | Features | Holdings, Field(discriminator="kind")]
+
+
+class Paper(Part):
+    """A paper: what it compares, what it prints, what it claims."""
+
+    id: Key
+    title: str
+    cite: str
+    readings: tuple[str, ...] = ()
+    """What the paper leaves open, and what is done here."""
+    slips: tuple[str, ...] = ()
+    """Where the paper contradicts itself, and what is taken."""
+    chosen: Chosen = "round"
+    """Whether validation chooses one round for all clients, or one for each."""
+    base: Settings = {}
+    runs: dict[Key, Settings]
+    settings: dict[Key, Setting]
+    scales: Annotated[dict[Key, Scale], Field(min_length=1)]
+    tables: dict[Key, Table] = {}
+    figures: dict[Key, Figure] = {}
+
+    def config(self, run: str, setting: str, scale: str, seed: int) -> Settings:
+        """The content of one run's file: base ← run ← setting ← scale (all, this run, this setting) ← seed."""
+        size = self.scales[scale]
+        return merged(
+            self.base,
+            self.runs[run],
+            self.settings[setting].set,
+            size.set,
+            size.runs.get(run, {}),
+            size.settings.get(setting, {}),
+            {"name": f"{run}-{setting}-{seed}", "seed": seed},
+        )
+
+    def scales_of(self, item: Item) -> tuple[str, ...]:
+        """The scales at which a table or figure is there."""
+        return item.scales or tuple(self.scales)
+
+    def column_name(self, column: Column) -> str:
+        """A column's name with that of its group."""
+        return " ".join(part for part in (column.group, self.short_name(column)) if part)
+
+    def short_name(self, column: Column) -> str:
+        """A column's name within its group."""
+        if column.name or column.setting is None:
+            return column.name or column.key
+        return self.settings[column.setting].name

@@ -1,0 +1,287 @@
+"""A paper's table as measured, drawn beside what the paper prints; its curves; its models' features."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator
+
+from polyfed.experiments.papers.paper import Column, Row
+from polyfed.experiments.papers.results import Outcome
+from polyfed.experiments.reproduce.tables import UNIT_NAMES, by_group, heading
+from polyfed.runs.metrics import mean_and_spread
+
+INK, GRID = "#333333", "#e6e6e6"
+HERE, PAPER = "#3b78b5", "#d1495b"
+COLOURS = ("#3b78b5", "#d1495b", "#2e8b57", "#8a8a8a", "#e08e2b", "#7b5ea7", "#17a2a2", "#a0522d")
+MOST_ACROSS = 4  # panels side by side
+
+Curve = Mapping[int, tuple[float, float | None]]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel of a figure of curves: mean and spread by round, for each row."""
+
+    title: str
+    curves: Mapping[str, Curve]
+    quantity: str = ""
+    """What is along y, if the panels have axes of their own."""
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """One panel of a figure of features: a point a row of the test set."""
+
+    title: str
+    points: npt.NDArray[Any]  # rows × 2
+
+
+def draw_table(outcome: Outcome, path: Path) -> Path:
+    """The measured values with their spread over seeds beside the paper's: a panel a column, a line a row."""
+    rows = [row for row in outcome.rows if row.ratio is None]
+    columns, across = _laid_out(outcome.columns)
+    down = -(-len(columns) // across)
+    names = 0.5 + 0.075 * max(len(row.name) for row in rows)
+    height = 0.34 * len(rows) + 0.75
+    figure = _figure((names + 2.5 * max(across, 2) + 0.2, height * down + 0.95))
+    panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+    for place, panel in enumerate(panels.flat):
+        if place < len(columns):
+            _draw_column(panel, outcome, rows, columns[place])
+        else:
+            panel.set_visible(False)
+    first = panels[0, 0]
+    first.set_yticks(range(len(rows)), [row.name for row in rows])
+    first.set_ylim(len(rows) - 0.4, -0.6)
+    if outcome.table.unit in ("count", "bytes"):
+        first.set_xscale("log")
+        first.xaxis.set_major_formatter(EngFormatter(sep=""))
+    width, high = figure.get_size_inches()
+    figure.subplots_adjust(
+        left=names / width,
+        right=1 - 0.2 / width,
+        top=1 - 0.95 / high,
+        bottom=0.5 / high,
+        wspace=0.08,
+        hspace=0.6 / (0.34 * len(rows)),
+    )
+    figure.supxlabel(UNIT_NAMES[outcome.table.unit], fontsize=9, color=INK, y=0.08 / high)
+    _head(figure, heading(outcome))
+    _legend(figure, first)
+    figure.savefig(path, dpi=150, facecolor="white")
+    return path
+
+
+def _laid_out(columns: Sequence[Column]) -> tuple[list[Column], int]:
+    """The columns in the order in which they are drawn, and how many of them side by side: groups are below."""
+    groups = by_group(columns)
+    if len(groups) > 1 and len({len(group) for group in groups}) == 1:
+        return [column for line in zip(*groups, strict=True) for column in line], len(groups)
+    return list(columns), min(len(columns), MOST_ACROSS)
+
+
+def _draw_column(axes: Axes, outcome: Outcome, rows: Sequence[Row], column: Column) -> None:
+    _bare(axes)
+    axes.grid(axis="x", color=GRID, linewidth=0.6)
+    axes.set_title(outcome.paper.column_name(column), fontsize=9, color=INK, loc="left")
+    for place, row in enumerate(rows):
+        if place % 2 == 0:
+            axes.axhspan(place - 0.5, place + 0.5, color="#f6f6f6", linewidth=0, zorder=0)
+        cell = outcome.cells[row.key, column.key]
+        _draw_seeds(axes, cell.last, place + 0.16)
+        label = "here, last round (mean ± spread; small: each seed)" if outcome.is_run else "here"
+        _draw_mean(axes, cell.last, place + 0.16, label, HERE, 5.5)
+        label = "here, round chosen on validation"
+        _draw_mean(axes, cell.chosen, place + 0.36, label, "#9cbfe0", 3.5)
+    printed = _printed(rows, column)
+    axes.plot(
+        list(printed.values()),
+        [place - 0.16 for place in printed],
+        linestyle="",
+        marker="D",
+        markersize=5,
+        markerfacecolor="white",
+        markeredgecolor=PAPER,
+        markeredgewidth=1.3,
+        label="paper",
+        zorder=3,
+    )
+
+
+def _printed(rows: Sequence[Row], column: Column) -> dict[int, float]:
+    """The paper's numbers, by place."""
+    given = {place: row.paper.get(column.key) for place, row in enumerate(rows)}
+    return {place: number.value for place, number in given.items() if number is not None}
+
+
+def _draw_seeds(axes: Axes, values: Mapping[int, float], height: float) -> None:
+    if len(values) > 1:
+        axes.plot(
+            list(values.values()), [height] * len(values), ".", color=HERE, alpha=0.35, markersize=4, zorder=2
+        )
+
+
+def _draw_mean(
+    axes: Axes, values: Mapping[int, float], height: float, label: str | None, colour: str, size: float
+) -> None:
+    if not values:
+        return
+    mean, spread = mean_and_spread(list(values.values()))
+    axes.errorbar(
+        mean,
+        height,
+        xerr=spread or None,
+        fmt="o",
+        color=colour,
+        markersize=size,
+        elinewidth=1.4,
+        capsize=2,
+        label=label,
+        zorder=3,
+    )
+
+
+def draw_curves(panels: Sequence[Panel], title: str, quantity: str, path: Path) -> Path:
+    """Means over the rounds with a band of their spread over seeds. What has one value only is a dotted line."""
+    across = min(len(panels), MOST_ACROSS)
+    down = -(-len(panels) // across)
+    figure = _figure((0.8 + 2.7 * max(across, 2), 2.5 * down + 1.0))
+    grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+    for place, axes in enumerate(grid.flat):
+        if place < len(panels):
+            _draw_panel(axes, panels[place])
+        else:
+            axes.set_visible(False)
+    width, high = figure.get_size_inches()
+    figure.subplots_adjust(
+        left=0.65 / width,
+        right=1 - 0.15 / width,
+        top=1 - 0.95 / high,
+        bottom=0.55 / high,
+        wspace=0.08,
+        hspace=0.35,
+    )
+    figure.supxlabel("round", fontsize=9, color=INK, y=0.08 / high)
+    figure.supylabel(quantity, fontsize=9, color=INK, x=0.08 / width)
+    _head(figure, title)
+    _legend(figure, grid[0, 0])
+    figure.savefig(path, dpi=150, facecolor="white")
+    return path
+
+
+def draw_lines(panels: Sequence[Panel], title: str, along: str, path: Path) -> Path:
+    """As `draw_curves`, with panels that have nothing in common but what is along x."""
+    figure = _figure((0.3 + 3.6 * max(len(panels), 2), 3.7))
+    width, high = figure.get_size_inches()
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        _draw_panel(axes, panel)
+        axes.set_xlabel(along, fontsize=9, color=INK)
+        axes.set_ylabel(panel.quantity, fontsize=9, color=INK)
+        axes.legend(frameon=False, fontsize=8, labelcolor=INK)
+    figure.subplots_adjust(
+        left=0.6 / width, right=1 - 0.15 / width, top=1 - 0.7 / high, bottom=0.5 / high, wspace=0.25
+    )
+    _head(figure, title)
+    figure.savefig(path, dpi=150, facecolor="white")
+    return path
+
+
+def draw_features(
+    clouds: Sequence[Cloud], labels: npt.NDArray[Any], classes: Sequence[str], title: str, path: Path
+) -> Path:
+    """Rows of the test set in two dimensions, a panel a model; a colour is a class."""
+    figure = _figure((0.2 + 3.3 * max(len(clouds), 2) + 0.9, 4.0))
+    width, high = figure.get_size_inches()
+    colours = mpl.colormaps["tab10" if len(classes) <= 10 else "tab20"]
+    grid = figure.subplots(1, len(clouds), squeeze=False)[0]
+    for axes, cloud in zip(grid, clouds, strict=True):
+        _bare(axes)
+        axes.set_title(cloud.title, fontsize=9, color=INK, loc="left")
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.set_facecolor("#f6f6f6")
+        for number, name in enumerate(classes):
+            x, y = cloud.points[labels == number].T
+            colour = colours(number % colours.N)
+            axes.scatter(x, y, s=7, color=colour, alpha=0.75, linewidths=0, label=name)
+    figure.subplots_adjust(
+        left=0.15 / width, right=1 - 0.95 / width, top=1 - 0.7 / high, bottom=0.15 / high, wspace=0.05
+    )
+    figure.legend(
+        *grid[0].get_legend_handles_labels(),
+        loc="upper right",
+        bbox_to_anchor=(1 - 0.1 / width, 1 - 0.62 / high),
+        frameon=False,
+        fontsize=8,
+        labelcolor=INK,
+        markerscale=1.8,
+    )
+    _head(figure, title)
+    figure.savefig(path, dpi=150, facecolor="white")
+    return path
+
+
+def _draw_panel(axes: Axes, panel: Panel) -> None:
+    _bare(axes)
+    axes.grid(color=GRID, linewidth=0.6)
+    axes.set_title(panel.title, fontsize=9, color=INK, loc="left")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    for place, (name, curve) in enumerate(panel.curves.items()):
+        colour = COLOURS[place % len(COLOURS)]
+        rounds = list(curve)
+        means = [mean for mean, _ in curve.values()]
+        if len(rounds) == 1:
+            axes.axhline(means[0], color=colour, linestyle=":", linewidth=1.6, label=name)
+            continue
+        axes.plot(rounds, means, color=colour, linewidth=1.6, label=name, marker=".", markersize=4)
+        spreads = [spread or 0.0 for _, spread in curve.values()]
+        low = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
+        high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
+        axes.fill_between(rounds, low, high, color=colour, alpha=0.18, linewidth=0)
+
+
+def _figure(size: tuple[float, float]) -> Figure:
+    figure = Figure(figsize=size)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _bare(axes: Axes) -> None:
+    axes.tick_params(which="both", length=0, labelsize=8, colors=INK)
+    axes.set_axisbelow(True)
+    for side in axes.spines.values():
+        side.set_visible(False)
+
+
+def _head(figure: Figure, text: str) -> None:
+    width, high = figure.get_size_inches()
+    whole = textwrap.shorten(text, int(13 * width), placeholder=" …")
+    figure.suptitle(whole, x=0.12 / width, y=1 - 0.1 / high, ha="left", va="top", fontsize=10, color=INK)
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Every label once, below the title."""
+    width, high = figure.get_size_inches()
+    handles, labels = axes.get_legend_handles_labels()
+    once = dict(reversed(list(zip(labels, handles, strict=True))))
+    figure.legend(
+        list(once.values())[::-1],
+        list(once)[::-1],
+        loc="upper left",
+        bbox_to_anchor=(0.04 / width, 1 - 0.3 / high),
+        ncols=6,
+        frameon=False,
+        fontsize=8,
+        labelcolor=INK,
+        borderaxespad=0.2,
+    )

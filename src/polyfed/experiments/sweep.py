@@ -1,0 +1,284 @@
+"""Sweeps: every combination of several values of some keys, each with several seeds, side by side.
+
+OUT/sweep.json            what is swept: the same sweep given again goes on, another one is refused
+OUT/VARIANT/seed-0        a run directory; a variant is called `method=fedavg,training.lr=0.1`
+OUT/results.csv           one line a run
+OUT/curves.png            accuracy over rounds, a line a variant
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.table import Table
+
+from polyfed import disk
+from polyfed.errors import CheckpointError, ConfigError, UserError
+from polyfed.experiments.grid import carry_out
+from polyfed.experiments.jobs import Job, JobFailure
+from polyfed.report.curves import accuracy_curves
+from polyfed.report.sweeps import FinishedRun, Row, results_csv, row_of, sweep_table
+from polyfed.runs.config import RunConfig, read_config
+from polyfed.runs.folders import first_difference, flat
+from polyfed.runs.history import RunRecord
+from polyfed.runs.setup import Federation
+
+logger = logging.getLogger(__name__)
+
+NOTHING_VARIES = "base"
+STATEMENT = "sweep.json"
+LONGEST_NAME = 120  # file systems take 255 bytes
+
+RunFile = Mapping[str, Any] | str | Path
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One combination of values, to be run once a seed. Its name is also its folder's."""
+
+    name: str
+    values: Mapping[str, str]
+    """Of the keys that vary, as they were written."""
+    jobs: tuple[Job, ...]
+
+    @property
+    def runs(self) -> list[RunRecord]:
+        """Those that have finished, in the order of the seeds."""
+        return [record for job in self.jobs if (record := _record(job.path)) is not None and record.finished]
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What came out of a sweep.
+
+    for row in result.rows:
+        print(row.variant, row.last_own, row.last_whole)
+    result.runs["method=fedavg"][0].summary
+    """
+
+    path: Path
+    runs: Mapping[str, Sequence[RunRecord]]
+    """The finished runs of each variant, one a seed."""
+    rows: Sequence[Row]
+    failures: Sequence[JobFailure]
+
+    def table(self) -> Table:
+        """The rows, to be printed by rich."""
+        return sweep_table(self.rows)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep that was checked: nothing is on the disk yet."""
+
+    path: Path
+    variants: Sequence[Variant]
+    statement: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def jobs(self) -> list[Job]:
+        """All runs, the first seed of every variant first: there is something to compare early on."""
+        by_seed = zip(*(variant.jobs for variant in self.variants), strict=True)
+        return [job for same_seed in by_seed for job in same_seed]
+
+    def begin(self) -> None:
+        """Make the folder this sweep's own, or see that it is."""
+        file = self.path / STATEMENT
+        if file.exists():
+            try:
+                there = dict(flat(json.loads(file.read_text())))
+            except (ValueError, AttributeError):
+                raise ConfigError(f"{file} was truncated or edited: choose another --out") from None
+            difference = first_difference(there, dict(flat(self.statement)))
+            if difference is not None:
+                raise ConfigError(f"{self.path} holds another sweep, {difference}: choose another --out")
+            return
+        if self.path.exists() and any(part.name != f"{STATEMENT}.tmp" for part in self.path.iterdir()):
+            raise ConfigError(f"{self.path} is not empty and holds no sweep: choose another --out")
+        self.path.mkdir(parents=True, exist_ok=True)
+        disk.replace(file, (json.dumps(self.statement, indent=1) + "\n").encode())
+
+    def result(self, failures: Sequence[JobFailure] = ()) -> SweepResult:
+        """What there is by now."""
+        runs = {variant.name: variant.runs for variant in self.variants}
+        rows = [
+            row_of(variant.name, variant.values, len(variant.jobs), runs[variant.name])
+            for variant in self.variants
+        ]
+        return SweepResult(self.path, runs, rows, failures)
+
+    def write(self, result: SweepResult) -> list[Path]:
+        """`results.csv` and `curves.png`, of the runs that have finished; which of them there are."""
+        finished = [
+            FinishedRun(variant.name, variant.values, str(record.path.relative_to(self.path)), record)
+            for variant in self.variants
+            for record in result.runs[variant.name]
+        ]
+        written = [self.path / "results.csv"]
+        disk.replace(written[0], results_csv(finished).encode())
+        if any(row.last_own or row.last_whole for row in result.rows):
+            curves = {_label(variant): result.runs[variant.name] for variant in self.variants}
+            legend = ", ".join(self.variants[0].values)
+            written.append(accuracy_curves(curves, self.path / "curves.png", legend=legend))
+        return written
+
+
+def sweep(
+    config: RunFile,
+    sets: Mapping[str, Any],
+    *,
+    seeds: int = 1,
+    out: str | Path | None = None,
+    workers: int | None = None,
+) -> SweepResult:
+    """Run every combination of these values, each with several seeds, and give back what came out.
+
+        done = polyfed.sweep("my.yaml", {"method": ["fedavg", "fedprox"], "training.lr": [0.1, 0.01]}, seeds=3)
+
+    Called again with the same arguments it goes on where it was. Runs that fail are in `failures`; the others go on.
+
+    config: a run file, or its content.
+    sets: a list of values for each key that is swept; a single value is set for all.
+    seeds: how many; the first is the run file's `seed`, then one more each.
+    out: the sweep's folder; `polyfed-runs/NAME-sweep` unless told.
+    workers: processes; one a core unless told. Several runs are done at a time.
+    """
+    texts = {
+        key: [_as_text(value) for value in (values if isinstance(values, list | tuple) else [values])]
+        for key, values in sets.items()
+    }
+    planned = plan_sweep(config, texts, seeds, out)
+    planned.begin()
+    failures = carry_out(planned.jobs, workers)
+    for failure in failures:
+        logger.warning("%s failed: %s", failure.job.path, failure.reason)
+    result = planned.result(failures)
+    planned.write(result)
+    return result
+
+
+def plan_sweep(
+    config: RunFile, sets: Mapping[str, Sequence[str]], seeds: int = 1, out: str | Path | None = None
+) -> Plan:
+    """Every combination, checked before the first run starts: hours of work should not end in a typing mistake."""
+    if len(sets.get("seed", ())) > 1:
+        raise ConfigError("--set seed: several seeds are --seeds 3: the run file's seed and the next two")
+    if seeds < 1 or not all(sets.values()):
+        raise ConfigError("a sweep needs at least one seed, and one value for each key")
+    source = Path(config) if isinstance(config, str) else config
+    varied = [key for key in sorted(sets) if len(sets[key]) > 1]
+    found: dict[str, tuple[RunConfig, dict[str, str]]] = {}
+    for combination in itertools.product(*sets.values()):
+        values = dict(zip(sets, combination, strict=True))
+        shown = {key: values[key] for key in varied}
+        name = _name(shown)
+        checked = _checked(source, values, name if varied else "")
+        for other, (known, _) in found.items():
+            if known == checked:
+                raise ConfigError(f"{name} is the same run as {other}: leave one out")
+        found[f"{name}-{len(found)}" if name in found else name] = checked, shown
+    folder = Path(out) if out is not None else Path("polyfed-runs") / f"{checked.name}-sweep"
+    variants = [
+        Variant(name, shown, tuple(_jobs(one, folder / name, seeds))) for name, (one, shown) in found.items()
+    ]
+    statement = {"file": _content(source), "sets": {key: list(values) for key, values in sets.items()}}
+    return Plan(folder, variants, json.loads(json.dumps({**statement, "seeds": seeds}, default=str)))
+
+
+def _jobs(config: RunConfig, folder: Path, seeds: int) -> list[Job]:
+    return [
+        Job(folder / f"seed-{seed}", config.model_copy(update={"seed": seed}))
+        for seed in range(config.seed, config.seed + seeds)
+    ]
+
+
+def _checked(source: Mapping[str, Any] | Path, values: Mapping[str, str], name: str) -> RunConfig:
+    """The config of a combination, with which a federation can be made."""
+    # A section is set before what is inside it, whatever the order: `method=fedprox`, then `method.mu=1`.
+    ordered = sorted(values, key=lambda key: key.count("."))
+    try:
+        config = read_config(source, [f"{key}={values[key]}" for key in ordered])
+        Federation(config)
+    except UserError as error:
+        raise type(error)(f"{name}: {error}" if name else str(error)) from None
+    return config
+
+
+def _content(source: Mapping[str, Any] | Path) -> Mapping[str, Any]:
+    return yaml.safe_load(source.read_text()) or {} if isinstance(source, Path) else source
+
+
+def _record(path: Path) -> RunRecord | None:
+    try:
+        return RunRecord(path)
+    except CheckpointError:
+        return None  # not begun; or damaged, and then it is among the failures
+
+
+# -- names and values ----------------------------------------------------------------------------------------
+
+
+def _name(values: Mapping[str, str]) -> str:
+    """A variant's name, which is also a folder's: safe in a shell and on a disk, and not too long."""
+    whole = ",".join(f"{key}={value}" for key, value in values.items())
+    name = re.sub(r"[^\w.,=+-]", "-", re.sub(r"[][{}'\"\s]", "", whole)) or NOTHING_VARIES
+    if len(name.encode()) > LONGEST_NAME:
+        name = f"{name[: LONGEST_NAME // 2]}-{disk.digest(whole.encode())[:8]}"
+    return name
+
+
+def _label(variant: Variant) -> str:
+    """In a figure whose legend names the keys, the values are enough."""
+    return ", ".join(variant.values.values()) or variant.name
+
+
+def read_sets(words: Sequence[str]) -> dict[str, list[str]]:
+    """`["method=fedavg,fedprox", "rounds=5"]` as the values of each key."""
+    sets: dict[str, list[str]] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        values = split_values(text)
+        if not equals or not key or (len(values) > 1 and not all(values)):
+            raise ConfigError(
+                f"--set {word}: write it as key=value or key=value,value such as training.lr=0.1,0.01"
+            )
+        if key in sets:
+            raise ConfigError(
+                f"--set {word}: {key} is set twice; write --set {key}={','.join(sets[key])},{text}"
+            )
+        sets[key] = values
+    return sets
+
+
+def split_values(text: str) -> list[str]:
+    """`a,b` are two values; a comma inside brackets, braces or quotes is part of one."""
+    values = [""]
+    depth = 0
+    quote = ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"" and values[-1].rstrip()[-1:] in ("", "[", "{", ",", ":"):
+            quote = letter
+        else:
+            depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and depth <= 0 and not quote:
+            values.append("")
+        else:
+            values[-1] += letter
+    return [value.strip() for value in values]
+
+
+def _as_text(value: Any) -> str:
+    """A value from Python as it would be written after `--set key=`."""
+    if isinstance(value, str) and re.fullmatch(r"[\w./-]+", value) and yaml.safe_load(value) == value:
+        return value
+    return json.dumps(value, default=str)

@@ -1,0 +1,1 @@
+"""What a federation is: methods, clients and a server, what may travel between them, how it is counted."""

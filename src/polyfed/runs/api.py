@@ -1,0 +1,183 @@
+"""polyfed from Python: the same runs, with the user's own models and data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import nn
+
+from polyfed import learn
+from polyfed import models as known_models
+from polyfed.errors import CheckpointError, ConfigError
+from polyfed.federation.message import METADATA_KEY
+from polyfed.runs.checkpoint import RunDirectory, read_manifest
+from polyfed.runs.config import RunConfig, read_config
+from polyfed.runs.rounds import Listener, Run, make_engine
+from polyfed.runs.setup import Federation, ModelMaker
+
+Models = Mapping[str, ModelMaker] | Sequence[ModelMaker]
+
+
+def prepare(
+    config: Mapping[str, Any] | str | Path | None = None,
+    *,
+    data: Any = None,
+    models: Models | None = None,
+    out: str | Path | None = None,
+    workers: int | None = None,
+    overrides: Sequence[str] = (),
+    **settings: Any,
+) -> Run:
+    """A run that is ready to `go()`: see `run`."""
+    source = Path(config) if isinstance(config, str) else config
+    if isinstance(source, Path):
+        if settings:
+            overrides = [*overrides, *(f"{key}={json.dumps(value)}" for key, value in settings.items())]
+        checked = read_config(source, overrides)
+    else:
+        checked = read_config({**(source or {}), **settings}, overrides)
+    return prepare_checked(checked, out, workers, data=data, models=models)
+
+
+def prepare_checked(
+    config: RunConfig,
+    out: str | Path | None = None,
+    workers: int | None = None,
+    *,
+    data: Any = None,
+    models: Models | None = None,
+) -> Run:
+    """A run of a config that was checked before, ready to `go()`."""
+    federation = Federation(config, data, _named(models))
+    path = Path(out) if out is not None else free_folder(config.name)
+    return Run(federation, make_engine(workers, config.timeout), RunDirectory(path, new=True))
+
+
+def run(
+    config: Mapping[str, Any] | str | Path | None = None,
+    *,
+    data: Any = None,
+    models: Models | None = None,
+    out: str | Path | None = None,
+    workers: int | None = None,
+    listener: Listener | None = None,
+    **settings: Any,
+) -> Run:
+    """Run a federation and give it back finished.
+
+        done = polyfed.run(method="fedavg", rounds=5, data=(x, y), models=[make_small_net, make_large_net])
+        done.summary["last"]["own"]["mean"]
+
+    config: a run file, or its content; further keys can be given as keywords.
+    data: the user's own data instead of a named set: (x, y), a torch `Dataset`, a file, a folder, or a mapping of
+        "train" and "test" to these.
+    models: functions that make a model (or models to copy), by name or as a list; dealt out to the clients in turn.
+    out: the run directory; `polyfed-runs/NAME` unless told.
+    workers: processes; one a core unless told, 1 for none but this one.
+    """
+    ready = prepare(config, data=data, models=models, out=out, workers=workers, **settings)
+    return _finish(ready, listener)
+
+
+def resume(
+    path: str | Path,
+    *,
+    data: Any = None,
+    models: Models | None = None,
+    workers: int | None = None,
+    listener: Listener | None = None,
+) -> Run:
+    """Go on with a run that was stopped or killed. Own data and models must be given again."""
+    return _finish(reopen(path, data=data, models=models, workers=workers), listener)
+
+
+def reopen(
+    path: str | Path, *, data: Any = None, models: Models | None = None, workers: int | None = None
+) -> Run:
+    """A run that was stopped or killed, ready to `go()` on."""
+    folder = Path(path)
+    read_manifest(folder)
+    checked = read_config(folder / "config.yaml")
+    own = [name for name in checked.models.names if not known_models.is_known(name)]
+    if own and models is None:
+        raise ConfigError(f"'{own[0]}' is a model of your own: pass it again as models=…")
+    federation = Federation(checked, data, _named(models))
+    return Run(federation, make_engine(workers, checked.timeout), RunDirectory(folder, new=False))
+
+
+def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None = None) -> nn.Module:
+    """A final model of a finished run: `load_model(dir, "client-3")`, or "server".
+
+    make: makes the model, where its architecture is the user's own.
+    """
+    folder = Path(path)
+    file = folder / "models" / f"{name}.safetensors"
+    if not file.exists():
+        file = _shared_model(folder, name)
+    with safetensors.safe_open(file, framework="pt") as content:
+        facts = json.loads(content.metadata()[METADATA_KEY])
+    if make is not None:
+        model = make()
+    elif known_models.is_known(facts["architecture"]):
+        model = known_models.build(
+            facts["architecture"], tuple(facts["shape"]), facts["outputs"], norm=facts["norm"]
+        )
+    else:
+        raise ConfigError(f"'{facts['architecture']}' is a model of your own: pass make=…")
+    learn.load_weights(model, safetensors.torch.load_file(file))
+    model.eval()
+    return model
+
+
+def _shared_model(folder: Path, name: str) -> Path:
+    """The model that a client shares with the others of its architecture."""
+    read_manifest(folder)
+    known = folder / "models" / "clients.json"
+    if not known.exists():
+        raise CheckpointError(f"{folder} has not finished: `polyfed resume {folder}` goes on with it")
+    shared = json.loads(known.read_text())
+    number = name.removeprefix("client-")
+    if number.isdecimal() and int(number) < len(shared["which"]):
+        file = folder / "models" / f"{shared['architectures'][shared['which'][int(number)]]}.safetensors"
+        if file.exists():
+            return file
+        raise CheckpointError(f"{name} never took part in {folder}: it has no trained model")
+    raise CheckpointError(
+        f"no final model '{name}' in {folder}: use client-0 to client-{len(shared['which']) - 1}"
+    )
+
+
+def free_folder(name: str) -> Path:
+    """`polyfed-runs/NAME`, or with a number where that is taken."""
+    root = Path("polyfed-runs")
+    number = 1
+    path = root / name
+    while path.exists() and any(path.iterdir()):
+        number += 1
+        path = root / f"{name}-{number}"
+    return path
+
+
+def _named(given: Models | None) -> dict[str, ModelMaker] | None:
+    if given is None:
+        return None
+    if isinstance(given, Mapping):
+        return dict(given)
+    names = [getattr(maker, "__name__", type(maker).__name__) for maker in given]
+    names = [name if name.isidentifier() else "model" for name in names]  # a lambda has no name
+    if len(set(names)) < len(names):
+        names = [f"{name}-{place}" for place, name in enumerate(names)]
+    return dict(zip(names, given, strict=True))
+
+
+def _finish(run: Run, listener: Listener | None) -> Run:
+    try:
+        run.go(listener)
+    finally:
+        run.close()
+    return run

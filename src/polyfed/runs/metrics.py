@@ -1,0 +1,115 @@
+"""What the scores of the clients say: mean, worst, best, spread; AMP, FM, WLP; by architecture.
+
+Accuracies are shares from 0 to 1. `own` is a client's own test rows, `whole` the whole test set, and `others` the other
+clients' test rows where the whole set is made of these. FedH2L calls their means WDP, ACC and CDP.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from polyfed.federation.message import Kind
+from polyfed.federation.nodes import Measurement
+
+Summary = dict[str, Any]
+
+PARTS = ("own", "whole", "others")
+
+
+def accuracy(score: Sequence[int]) -> float:
+    """Right of all."""
+    right, total = score
+    return right / total
+
+
+def spread_of(values: Sequence[float]) -> dict[str, float]:
+    """Mean, worst, best, and spread (population standard deviation) over clients."""
+    return {
+        "mean": statistics.fmean(values),
+        "worst": min(values),
+        "best": max(values),
+        "spread": statistics.pstdev(values),
+    }
+
+
+def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and spread (sample standard deviation, n − 1) over seeds; of one value there is no spread."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+
+
+def amp(scores: Sequence[Sequence[int]]) -> float:
+    """Averaged model performance (FedKF, Definition 1): accuracy over all clients' test rows together."""
+    return sum(right for right, _ in scores) / sum(total for _, total in scores)
+
+
+def fm(scores: Sequence[Sequence[int]]) -> float:
+    """Fairness metric (FedKF, Definition 2): population variance of the clients' accuracies."""
+    return statistics.pvariance([accuracy(score) for score in scores])
+
+
+def wlp(scores: Sequence[Sequence[int]]) -> float:
+    """Worst-case local performance (FedKF, Definition 3): the smallest of the clients' accuracies."""
+    return min(accuracy(score) for score in scores)
+
+
+def summarise(scores: Mapping[int, Measurement], architecture: Callable[[int], str]) -> Summary:
+    """Everything that is reported of one evaluation."""
+    summary: Summary = {}
+    for part in PARTS:
+        values = [accuracy(score[part]) for score in scores.values() if part in score]
+        if values:
+            summary[part] = spread_of(values)
+    own = [score["own"] for score in scores.values() if "own" in score]
+    if own:
+        summary |= {"amp": amp(own), "fm": fm(own), "wlp": wlp(own)}
+    validation = [score["validation"] for score in scores.values() if "validation" in score]
+    if validation:
+        summary["validation"] = amp(validation)
+    groups: dict[str, list[Measurement]] = {}
+    for index, score in scores.items():
+        groups.setdefault(architecture(index), []).append(score)
+    summary["architectures"] = {
+        name: {
+            part: statistics.fmean(accuracy(score[part]) for score in members if part in score)
+            for part in PARTS
+            if any(part in score for score in members)
+        }
+        for name, members in groups.items()
+    }
+    return summary
+
+
+def with_others(score: Measurement) -> Measurement:
+    """A score with what is not a client's own of the whole test set (cross-domain performance)."""
+    if "own" not in score or "whole" not in score:
+        return score
+    right, total = (whole - own for whole, own in zip(score["whole"], score["own"], strict=True))
+    return {**score, "others": [right, total]} if total else score
+
+
+def chosen_for_each(lines: Sequence[Mapping[str, Any]]) -> dict[str, Measurement]:
+    """Every client's score at the evaluated round that was best for it on validation, the earliest of equals."""
+    best: dict[str, Measurement] = {}
+    for line in lines:
+        for name, score in line["clients"].items():
+            if "validation" in score and (
+                name not in best or accuracy(score["validation"]) > accuracy(best[name]["validation"])
+            ):
+                best[name] = score
+    return best
+
+
+def chosen_round(lines: Sequence[Mapping[str, Any]]) -> int | None:
+    """The evaluated round with the best validation accuracy, the earliest of equals; never chosen on test."""
+    rated = [
+        (line["summary"]["validation"], -line["round"]) for line in lines if "validation" in line["summary"]
+    ]
+    return -max(rated)[1] if rated else None
+
+
+def sent_per_client(summary: Mapping[str, Any]) -> float:
+    """Bytes that a client sent in the whole run, on average, framing left out."""
+    sizes = summary["bytes"]["up"]
+    return float(sum(size for kind, size in sizes.items() if kind != Kind.CONTROL) / summary["clients"])

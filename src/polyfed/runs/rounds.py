@@ -1,0 +1,340 @@
+"""A federation over time: rounds, evaluation, checkpoints, stopping, going on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from polyfed import disk, learn
+from polyfed.engines import Inline, Pool
+from polyfed.errors import RunError, WorkerLost
+from polyfed.federation.engine import Engine
+from polyfed.federation.fleet import Fleet
+from polyfed.federation.ledger import Ledger
+from polyfed.federation.message import METADATA_KEY, Weights
+from polyfed.federation.nodes import client_name
+from polyfed.runs import metrics
+from polyfed.runs.checkpoint import RunDirectory, disk_trouble
+from polyfed.runs.setup import Federation
+
+logger = logging.getLogger(__name__)
+
+Listener = Callable[["Run"], None]
+
+LOST_WORKERS_ALLOWED = 100
+SAVING_SHARE = 20  # a checkpoint comes after so many times what the last one took, if that is later
+
+
+class Run:
+    """One run in its directory. `go()` does the rounds; `stop()` ends it after the round under way."""
+
+    def __init__(self, federation: Federation, engine: Engine, directory: RunDirectory) -> None:
+        self.federation = federation
+        self.config = federation.config
+        self.method = federation.method
+        self.engine = engine
+        self.directory = directory
+        self.round = 0
+        self.prepared = False
+        self.seconds = 0.0
+        self.last: dict[str, Any] | None = None
+        self._stopping = False
+        self._open = False
+        self._server_scores: dict[str, list[int]] = {}
+        self._reset()
+
+    def _reset(self) -> None:
+        """What a run is before its first round."""
+        self.ledger = Ledger()
+        self.server = self.federation.server()
+        self.server.take_measure = self._measure_server
+        self.fleet = Fleet(
+            self.engine,
+            self.method,
+            self.federation.roster,
+            self.federation.seeds,
+            self.ledger,
+            self.federation.cohorts(),
+            int(self.config.stack),
+            self.federation.stackable(),
+        )
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> Path:
+        return self.directory.path
+
+    @property
+    def finished(self) -> bool:
+        return self.round >= self.config.rounds
+
+    def stop(self) -> None:
+        """End after the round under way, with a checkpoint."""
+        self._stopping = True
+
+    def open(self) -> None:
+        """Start the engine and set the run up, or back to its last checkpoint. `go` does it where need be."""
+        if not self._open:
+            self._open = True
+            self.engine.open(self.federation, self.method, self.directory.scratch)
+            self._begin()
+
+    def go(self, listener: Listener | None = None) -> None:
+        """Do the rounds that are left. Afterwards the run is finished, or stopped and saved."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self.config.server_threads)
+        try:
+            self.open()
+            self._rounds(listener)
+            if self.finished:
+                self._conclude()
+        except OSError as error:
+            raise disk_trouble(error, self.path) from error
+        finally:
+            torch.set_num_threads(threads)
+            self._stop_engine()
+
+    def close(self) -> None:
+        """Let go of the engine and of the directory."""
+        self._stop_engine()
+        self.directory.close()
+
+    def _stop_engine(self) -> None:
+        if self._open:
+            self.engine.close()
+        self._open = False
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The result of a finished run."""
+        return dict(json.loads((self.path / "summary.json").read_text()))
+
+    def _begin(self) -> None:
+        if self.directory.manifest:
+            self._go_back()
+        else:
+            self.directory.write_config(self.config.as_file())
+            self.engine.restore({})
+            self._commit()
+
+    def _rounds(self, listener: Listener | None) -> None:
+        saved_at = time.monotonic()
+        pause = self.config.checkpoint_seconds
+        lost = 0
+        while not self.finished and not self._stopping:
+            number = self.round
+            try:
+                if self.prepared:
+                    self._one_round()
+                else:
+                    self._prepare()
+                due = time.monotonic()
+                if due - saved_at >= pause:
+                    self._commit()
+                    saved_at = time.monotonic()
+                    if pause:  # states of gigabytes: most of the time is for learning
+                        pause = max(self.config.checkpoint_seconds, SAVING_SHARE * (saved_at - due))
+            except WorkerLost as error:
+                lost += 1
+                if lost > LOST_WORKERS_ALLOWED:
+                    raise RunError(f"{lost} workers were lost, the last one thus: {error}") from error
+                logger.warning("%s; going back to round %d", error, self.directory.manifest["round"])
+                self._go_back()
+                continue
+            if listener is not None and self.round > number:
+                listener(self)
+        manifest = self.directory.manifest
+        if (manifest["round"], manifest["prepared"]) != (self.round, self.prepared):
+            self._commit()
+
+    def _prepare(self) -> None:
+        """What a method does once, before its first round: round 0 of the history."""
+        started = time.perf_counter()
+        self._open_round(0, measuring=True)
+        self._learn(lambda: self.method.prepare(self.fleet, self.server))
+        self.seconds = time.perf_counter() - started
+        self._write(0, {})
+        self.prepared = True
+
+    def _one_round(self) -> None:
+        number = self.round + 1
+        started = time.perf_counter() - self.seconds
+        evaluating = number % self.config.evaluate.every == 0 or number == self.config.rounds
+        self._open_round(number, measuring=evaluating)
+        self._learn(lambda: self.method.round(number, self.fleet, self.server))
+        scores = {}
+        if evaluating:
+            looked_at = [self.federation.roster[index] for index in self.federation.scored_clients()]
+            scores = self.fleet.examine(looked_at, self.server, len(self.federation.whole_test))
+            if self.federation.own_in_whole:
+                scores = {index: metrics.with_others(score) for index, score in scores.items()}
+        self.seconds = time.perf_counter() - started
+        self._write(number, scores)
+        self.round = number
+
+    def _learn(self, phase: Callable[[], None]) -> None:
+        """The method's part of a round. If no client answered, that is the reason, whatever came of it."""
+        try:
+            phase()
+        except WorkerLost:
+            raise
+        except Exception:
+            self.fleet.end()
+            raise
+        self.fleet.end()
+
+    def _open_round(self, number: int, *, measuring: bool) -> None:
+        self.fleet.begin(number, measuring=measuring)
+        self.server.round = number
+        self._server_scores = {}
+
+    # -- evaluation ------------------------------------------------------------------------------------------
+
+    def _measure_server(self, stage: str, models: Mapping[str, Weights]) -> None:
+        if self.fleet.measuring:
+            rows = len(self.federation.whole_test)
+            looked_at = [self.federation.roster[index] for index in self.federation.scored_clients()]
+            scores = self.fleet.examine_shared(looked_at, models, rows)
+            whole = [score["whole"] for score in scores.values() if "whole" in score]
+            if whole:
+                self._server_scores[stage] = whole[0]
+
+    def _write(self, number: int, scores: Mapping[int, Any]) -> None:
+        """The round's lines in history and ledger."""
+        line: dict[str, Any] = {"round": number}
+        architecture = self.federation.architecture
+        if scores:
+            line["summary"] = metrics.summarise(scores, architecture)
+            line["clients"] = {client_name(index): score for index, score in sorted(scores.items())}
+        if self.fleet.measured:
+            line["stages"] = {
+                stage: metrics.summarise(dict(sorted(found.items())), architecture)
+                for stage, found in self.fleet.measured.items()
+            }
+        if self.fleet.noted:
+            means = {name: statistics.fmean(values) for name, values in self.fleet.noted.items()}
+            # JSON has no NaN: a loss that is none is null.
+            line["noted"] = {name: mean if math.isfinite(mean) else None for name, mean in means.items()}
+        if self._server_scores:
+            line["server"] = {stage: metrics.accuracy(score) for stage, score in self._server_scores.items()}
+        if self.fleet.failures:
+            line["failures"] = [
+                {"client": client_name(failure.client), "step": failure.step, "reason": failure.reason}
+                for failure in self.fleet.failures
+            ]
+        entry = self.ledger.close_round(number)
+        if entry is not None:
+            self.directory.ledger.append(entry)
+        if len(line) > 1:
+            line["bytes"] = {"up": self.ledger.total("up"), "down": self.ledger.total("down")}
+            line["seconds"] = round(self.seconds, 3)
+            self.directory.history.append(line)
+            self.directory.history.flush()
+            self.last = line
+
+    # -- checkpoints -----------------------------------------------------------------------------------------
+
+    def _commit(self) -> None:
+        label = str(self.round) if self.prepared else "start"
+        saved = self.engine.save(self.directory.path / "states", label)
+        facts = {
+            "prepared": self.prepared,
+            "seconds": self.seconds,
+            "finished": self.finished,
+            "data": self.federation.dataset.fingerprint,
+        }
+        self.directory.commit(self.round, label, self.server.state(), saved, facts)
+
+    def _go_back(self) -> None:
+        """Be what the last checkpoint was."""
+        state = self.directory.rewind()
+        manifest = self.directory.manifest
+        if manifest["data"] != self.federation.dataset.fingerprint:
+            raise RunError(
+                f"the data are not those that {self.path} began with: it cannot be resumed with others"
+            )
+        self._reset()
+        self.server.restore(state)
+        for line in self.directory.ledger.lines():
+            self.ledger.replay(line)
+        self.last = None
+        for line in self.directory.history.lines():
+            self.last = line
+        self.round = manifest["round"]
+        self.prepared = manifest["prepared"]
+        self.seconds = manifest["seconds"]
+        self.engine.restore(self.directory.state_files())
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    def _conclude(self) -> None:
+        """Write every final model and the summary."""
+        self._write_models()
+        lines = [line for line in self.directory.history.lines() if "summary" in line]
+        chosen = metrics.chosen_round(lines)
+        by_round = {
+            line["round"]: {
+                **line["summary"],
+                **{key: line[key] for key in ("stages", "server") if key in line},
+            }
+            for line in lines
+        }
+        summary = {
+            "name": self.config.name,
+            "method": self.method.name,
+            "rounds": self.round,
+            "last": by_round[self.round],
+            "chosen": {"round": chosen, **by_round[chosen]} if chosen is not None else None,
+            "bytes": self.ledger.by_kind(),
+            "clients": self.federation.clients,
+            "seconds": round(self.seconds, 3),
+            "failures": sum(len(line.get("failures", ())) for line in self.directory.history.lines()),
+        }
+        disk.replace(self.path / "summary.json", (json.dumps(summary, indent=1) + "\n").encode())
+
+    def _write_models(self) -> None:
+        """A file a client that has a model of its own; a file an architecture where clients share one."""
+        roster = self.federation.roster
+        trained = [roster[index] for index in sorted(self.directory.states)]
+        if "model" in self.method.keeps or self.method.personal:
+            for reply in self.fleet.final_models(trained, self.server):
+                self._write_model(reply.client.name, reply.client.architecture, reply["weights"])
+        firsts = [
+            int((self.federation.which == place).argmax()) for place in range(len(roster.architectures))
+        ]
+        for facts in (roster[index] for index in firsts):
+            served = self.method.serves(self.server, facts)
+            if served is not None:
+                self._write_model(facts.architecture, facts.architecture, served)
+        shared = {"architectures": roster.architectures, "which": self.federation.which.tolist()}
+        disk.replace(self.path / "models" / "clients.json", json.dumps(shared).encode())
+        if self.server.model is not None and self.server.architecture is not None:
+            self._write_model("server", self.server.architecture, learn.weights_of(self.server.model))
+
+    def _write_model(self, name: str, architecture: str, weights: Weights) -> None:
+        facts = {
+            "architecture": architecture,
+            "shape": self.federation.shape,
+            "outputs": self.federation.outputs,
+            "norm": self.config.models.norm,
+        }
+        # One key: safetensors writes several in no fixed order, and equal models should be equal files.
+        metadata = {METADATA_KEY: json.dumps(facts)}
+        path = self.path / "models" / f"{name}.safetensors"
+        tensors = {key: tensor.contiguous() for key, tensor in weights.items()}
+        safetensors.torch.save_file(tensors, path, metadata)
+
+
+def make_engine(workers: int | None, timeout: float | None) -> Engine:
+    """The inline engine for one worker, else a pool (of as many workers as there are cores, unless told)."""
+    return Inline(timeout) if workers == 1 else Pool(workers, timeout)

@@ -1,0 +1,260 @@
+"""The command line: what a user types, what comes back, and a user's mistake is one line and exit code 2."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from tests.conftest import Command
+
+import polyfed
+from polyfed.cli import commands as cli
+from polyfed.testing import result_of
+
+
+@pytest.fixture
+def run_file(tmp_path: Path, small: dict[str, Any]) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(small))
+    return path
+
+
+def test_the_module_is_the_command_too() -> None:
+    said = subprocess.run(
+        [sys.executable, "-m", "polyfed", "--version"], capture_output=True, text=True, check=True
+    )
+    assert said.stdout == f"polyfed {polyfed.__version__}\n"
+
+
+def test_a_new_file_runs_as_it_is(command: Command) -> None:
+    assert "polyfed run polyfed.yaml" in command("new").out
+    done = command("run", "polyfed.yaml", "--set", "rounds=2", "--workers", 1)
+    assert done.code == 0
+    assert "round 2/2" in done.out
+    assert "everything is in polyfed-runs/run" in done.out
+    assert Path("polyfed-runs/run/summary.json").exists()
+
+
+def test_new_overwrites_nothing(command: Command) -> None:
+    Path("polyfed.yaml").write_text("mine")
+    said = command("new")
+    assert said.code == 2
+    assert Path("polyfed.yaml").read_text() == "mine"
+
+
+def test_runs_are_compared_and_the_gain_over_local_is_shown(command: Command, run_file: Path) -> None:
+    for method in ("local", "fedavg", "pooled"):
+        said = command("run", run_file, "--set", f"method={method}", "--out", method, "--workers", 1)
+        assert said.code == 0
+    assert "gain over local, whole" in said.out
+    table = command("compare", "local", "fedavg", "pooled").out
+    rows = {line.split()[0]: line for line in table.splitlines() if line.split()[:1]}
+    assert {"local", "fedavg", "pooled"} <= rows.keys()
+    assert "nothing" in rows["local"]
+    gain = re.search(r"[+-]\d+\.\d", rows["pooled"])
+    assert gain is not None
+
+
+def test_lists_print_what_there_is(command: Command) -> None:
+    methods = command("methods").out
+    assert all(name in methods for name in ("aggregated", "fedavg", "fedprox", "local", "pooled"))
+    models = command("models", "resnet8*").out
+    assert "75,290" in models
+    assert "vgg" not in models
+    data = command("data").out
+    assert "digits" in data
+    assert "comes with polyfed" in data
+    assert polyfed.__version__ in command("--version").out
+
+
+def test_partition_prints_and_plots_who_holds_what(command: Command, run_file: Path) -> None:
+    said = command("partition", run_file, "-o", "who.png")
+    assert "4 clients, 300 samples" in said.out
+    assert Path("who.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_resume_of_a_finished_run_shows_it(command: Command, run_file: Path) -> None:
+    command("run", run_file, "--out", "done", "--workers", 1)
+    said = command("resume", "done")
+    assert said.code == 0
+    assert "has finished already" in said.out
+
+
+MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
+    "no such file": (("run", "nowhere.yaml"), "polyfed new"),
+    "no such run": (("resume", "nowhere"), "manifest.json"),
+    "unknown key": (("run", "FILE", "--set", "trainin.lr=1"), "did you mean 'training'?"),
+    "unknown inner key": (("run", "FILE", "--set", "data.partition.alhpa=1"), "did you mean 'alpha'?"),
+    "unknown method": (("run", "FILE", "--set", "method=fedagv"), "did you mean 'fedavg'?"),
+    "unknown setting": (("run", "FILE", "--set", "method.wihtin=all"), "did you mean 'within'?"),
+    "unknown model": (("run", "FILE", "--set", "models.names=[resnet9]"), "did you mean"),
+    "unknown data": (("run", "FILE", "--set", "data.source=digit"), "did you mean 'digits'?"),
+    "data not at hand": (("run", "FILE", "--set", "data.source=office_home"), "POLYFED_DATA"),
+    "wrong type": (("run", "FILE", "--set", "rounds=many"), "rounds:"),
+    "out of range": (("run", "FILE", "--set", "training.lr=-1"), "training.lr:"),
+    "impossible shares": (("run", "FILE", "--set", "data.test=0.95"), "leave some rows"),
+    "more clients than samples": (("run", "FILE", "--set", "data.clients=1000"), "samples"),
+    "an impossible minimum": (("run", "FILE", "--set", "data.partition.minimum=200"), "samples"),
+    "too many classes each": (
+        ("run", "FILE", "--set", "data.partition={kind: pathological, classes_per_client: 11}"),
+        "10",
+    ),
+    "no such column": (("run", "FILE", "--set", "data.partition={kind: natural, column: writer}"), "writer"),
+    "a mixed FedAvg": (("run", "FILE", "--set", "models.names=[mlp, cnn]"), "method.within=architecture"),
+    "no public data": (("run", "FILE", "--set", "method=aggregated"), "data.public.source=share"),
+    "no such device": (("run", "FILE", "--set", "device=cuda"), "there is no cuda here"),
+    "a client out of range": (
+        ("run", "FILE", "--set", "models.clients={7: mlp}"),
+        "not within the 4 clients",
+    ),
+    "no budget fits": (
+        ("run", "FILE", "--set", "models={names: [mlp], assign: budget, budgets: [{parameters: 5}]}"),
+        "client",
+    ),
+    "a bad override": (("run", "FILE", "--set", "rounds"), "key=value"),
+    "a bad sweep": (("sweep", "FILE", "--set", "rounds"), "key=value,value"),
+    "a value of a sweep": (("sweep", "FILE", "--set", "training.lr=0.1,-1"), "training.lr=-1: training.lr:"),
+    "an unmet need in a sweep": (
+        ("sweep", "FILE", "--set", "method=local,aggregated"),
+        "method=aggregated: aggregated needs public data",
+    ),
+    "a key swept twice": (("sweep", "FILE", "--set", "rounds=1", "--set", "rounds=2"), "rounds=1,2"),
+    "seeds as values": (("sweep", "FILE", "--set", "seed=1,2"), "--seeds"),
+    "a sweep of no file": (("sweep", "nowhere.yaml"), "polyfed new"),
+    "a sweep in a folder of others": (("sweep", "FILE", "--out", "."), "choose another --out"),
+    "a bad shape": (("models", "--shape", "3,32"), "3x32x32"),
+    "no model of that name": (("models", "nothing*"), "nothing*"),
+    "no server model": (
+        ("run", "FILE", "--set", "method=fedmd", "--set", "data.public={source: share, share: 0.2}"),
+        "fedmd needs a server model: set models.server or method.global=false",
+    ),
+    "no public labels": (
+        (
+            *("run", "FILE", "--set", "method={name: fedmd, global: false}"),
+            *("--set", "data.public={source: share, share: 0.2, labels: none}"),
+        ),
+        "set data.public.labels=own or method.public_training=null",
+    ),
+    "unknown setting of a group": (
+        ("run", "FILE", "--set", "method={name: fedmd, distil: {epoch: 2}}"),
+        "method.distil.epoch: unknown key, did you mean 'epochs'?",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", list(MISTAKES))
+def test_a_mistake_is_one_line_that_says_what_to_do(
+    command: Command, run_file: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.delenv("POLYFED_DATA", raising=False)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    words, hint = MISTAKES[what]
+    said = command(*(run_file if word == "FILE" else word for word in words))
+    assert said.code == 2
+    assert said.err.count("\n") == 1
+    assert hint in said.err
+    assert not Path("polyfed-runs").exists()
+
+
+def test_a_file_that_is_not_yaml_is_named(command: Command) -> None:
+    Path("bad.yaml").write_text("a: [1,\nb")
+    said = command("run", "bad.yaml")
+    assert said.code == 2
+    assert said.err.startswith("polyfed: bad.yaml is not YAML")
+    assert said.err.count("\n") == 1
+
+
+def test_a_sweep_ends_with_a_table_and_its_exit_code_tells_of_failures(
+    command: Command, run_file: Path
+) -> None:
+    words = ("sweep", run_file, "--set", "training.lr=0.1,1e30", "--seeds", 2, "--workers", 1)
+    said = command(*words)
+    assert said.code == 1
+    rows = {line.split()[0]: line for line in said.out.splitlines() if line.split()[:1]}
+    assert "±" in rows["0.1"]
+    assert "0 of 2" in rows["1e30"]
+    assert said.out.count("failed: ") == 2
+    assert "wrote polyfed-runs/run-sweep/results.csv, polyfed-runs/run-sweep/curves.png" in said.out
+    assert Path("polyfed-runs/run-sweep/training.lr=0.1/seed-1/summary.json").exists()
+
+
+def test_unfinished_runs_are_not_compared(command: Command, make_run: Any) -> None:
+    run = make_run("local")
+    run.go(lambda now: now.stop())
+    said = command("compare", run.path)
+    assert said.code == 2
+    assert "polyfed resume" in said.err
+
+
+def started(*words: object, cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", "from polyfed.cli import main; main()", *map(str, words)],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(
+    tmp_path: Path, small: dict[str, Any], command: Command
+) -> None:
+    """A real process, a real SIGINT to its whole group as a terminal sends it, then resume: the same result."""
+    small.update(method="local", rounds=150, checkpoint_seconds=1000)
+    (tmp_path / "long.yaml").write_text(yaml.safe_dump(small))
+    process = started("run", "long.yaml", "--out", "long", "--workers", 2, cwd=tmp_path)
+    history = tmp_path / "long" / "history.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (history.exists() and history.stat().st_size):
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "finishing round" in err
+    assert "go on with: polyfed resume long" in out
+    assert "Traceback" not in out + err
+    rounds = int(re.findall(r"saved after round (\d+)", out)[0])
+    assert 0 < rounds < 150
+    assert command("resume", "long", "--workers", 1).code == 0
+    command("run", "long.yaml", "--out", "whole", "--workers", 1)
+    assert result_of(tmp_path / "long") == result_of(tmp_path / "whole")
+
+
+def test_the_demo_ends_with_a_table_and_where_everything_is(command: Command, monkeypatch: Any) -> None:
+    text = cli.yaml_text("demo.yaml").replace("rounds: ", "rounds: 1 # ").replace("epochs: ", "epochs: 1 # ")
+    monkeypatch.setattr(
+        cli, "yaml_text", lambda _name: re.sub(r"training: .*", "training: {batch: 16}", text)
+    )
+    said = command("demo", "--workers", 1)
+    assert said.code == 0
+    assert all(name in said.out for name in ("local", "aggregated", "fedavg", "fedmd", "dsfl", "pooled"))
+    assert "Everything is in polyfed-runs/demo" in said.out
+    again = command("demo", "--workers", 1)
+    assert "Everything is in polyfed-runs/demo-2" in again.out
+
+
+def test_a_users_csv_runs(command: Command, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 5))
+    y = np.where(x[:, 0] > 0, "yes", "no")
+    lines = ["a,b,c,d,e,label", *(",".join([*map(str, row), word]) for row, word in zip(x, y, strict=True))]
+    (tmp_path / "mine.csv").write_text("\n".join(lines))
+    (tmp_path / "mine.yaml").write_text(
+        "data: {source: mine.csv, clients: 3}\nrounds: 5\nmodels: {names: [mlp-small]}\n"
+    )
+    said = command("run", "mine.yaml", "--workers", 1)
+    assert said.code == 0
+    model = polyfed.load_model("polyfed-runs/run", "client-1")
+    assert model(torch.zeros(1, 5)).shape == (1, 2)

@@ -1,0 +1,284 @@
+"""`polyfed reproduce`: the plan, real runs that are stopped and gone on with, and what a user sees."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import Command
+from tests.experiments.papers.conftest import FAKE, Write
+
+from polyfed.cli import commands as cli
+from polyfed.errors import ConfigError
+from polyfed.experiments.grid import carry_out
+from polyfed.experiments.papers.results import Evaluations, RunKey
+from polyfed.experiments.reproduce import make_plan, settings_of, states_of
+from polyfed.experiments.reproduce.outcome import by_step
+from polyfed.runs import api
+
+MAIN = f"{FAKE}/main"
+
+
+def keys(plan: Any) -> set[tuple[str, str]]:
+    return {(key.run, key.setting) for key in plan.jobs}
+
+
+def test_a_plan_has_every_run_in_its_own_folder(tmp_path: Path) -> None:
+    plan = make_plan(MAIN, out=tmp_path)
+    assert len(plan.jobs) == 2 * 2 * 2
+    job = plan.jobs[RunKey("together", "skewed", 1)]
+    assert job.path == tmp_path / "fake" / "tiny" / "together" / "skewed" / "seed-1"
+    assert (job.config.seed, job.config.rounds, job.config.training.epochs) == (1, 2, 2)
+    assert (job.config.data.clients, job.config.method.name) == (3, "fedavg")
+    assert plan.jobs[RunKey("alone", "even", 0)].config.training.epochs == 1
+    assert len(make_plan(MAIN, seeds=5, out=tmp_path).jobs) == 2 * 2 * 5
+    assert len(make_plan(MAIN, scale="paper", out=tmp_path).jobs) == 2 * 2 * 3
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_plan_has_only_the_runs_that_the_rows_asked_for_need() -> None:
+    assert keys(make_plan(MAIN, rows=["Alone"])) == {("alone", "even"), ("alone", "skewed")}
+    assert keys(make_plan(MAIN, rows=["gain"], columns=["all alike"])) == {
+        ("alone", "even"),
+        ("together", "even"),
+    }
+
+
+def test_a_claim_brings_the_other_tables_runs_along() -> None:
+    assert keys(make_plan(f"{FAKE}/cost")) == {("together", "even"), ("alone", "even")}
+
+
+def test_parameters_and_holdings_need_no_runs_and_curves_those_of_their_table() -> None:
+    assert not make_plan(f"{FAKE}/sizes").jobs
+    assert not make_plan(f"{FAKE}/who").jobs
+    assert len(keys(make_plan(f"{FAKE}/curves"))) == 4
+
+
+def test_a_plan_says_who_sets_what() -> None:
+    settings = settings_of(make_plan(MAIN))
+    assert settings["all"]["rounds"] == 2
+    assert settings["run together"] == {"method.name": "fedavg", "training.epochs": 2}
+    assert settings["run alone"] == {"method.name": "local", "training.epochs": 1}
+    assert settings["setting even"]["data.partition.kind"] == "iid"
+    assert settings["setting skewed"]["data.partition.alpha"] == 0.3
+    assert "data.limit" in settings["all"]
+    assert "data.validation" not in settings["all"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which all runs of the table `main` have finished."""
+    out = tmp_path_factory.mktemp("finished")
+    carry_out(list(make_plan(MAIN, out=out).jobs.values()), workers=1)
+    return out
+
+
+def result(out: Path, key: str = "main") -> dict[str, Any]:
+    return dict(json.loads((out / "fake" / "tiny" / f"{key}.json").read_text()))
+
+
+def test_a_stopped_table_is_gone_on_with_and_ends_as_an_undisturbed_one(
+    tmp_path: Path, command: Command, finished: Path
+) -> None:
+    broken = make_plan(MAIN, out=tmp_path / "broken")
+    first, second, *_ = broken.jobs.values()
+    carry_out([first], workers=1)
+    run = api.prepare_checked(second.config, second.path, workers=1)
+    run.go(lambda now: now.stop())
+    run.close()
+    assert states_of(broken)["alone"] == {"even": "1 finished, 1 begun", "skewed": "2 new"}
+    planned = command("reproduce", MAIN, "--out", "broken", "--plan")
+    assert "8 runs in broken/fake/tiny/RUN/SETTING/seed-N" in planned.out
+    assert "1 finished, 1 begun" in planned.out
+    again = command("reproduce", MAIN, "--out", "broken", "--workers", 1)
+    assert "1 of 8 runs had finished before" in again.out
+    whole = command("reproduce", MAIN, "--out", finished)
+    assert "8 of 8 runs had finished before" in whole.out
+    results = result(tmp_path / "broken"), result(finished)
+    assert results[0].pop("command") != results[1].pop("command")
+    assert results[0] == results[1]
+
+
+def test_what_is_printed_is_what_the_runs_measured(command: Command, finished: Path) -> None:
+    out = command("reproduce", MAIN, "--out", finished).out
+    found = result(finished)
+    together = next(row for row in found["rows"] if row["key"] == "together")["cells"]["skewed"]
+    folder = finished / "fake" / "tiny"
+    summary = json.loads((folder / "together" / "skewed" / "seed-1" / "summary.json").read_text())
+    for moment in ("last", "chosen"):
+        assert together[moment]["seeds"]["1"] == pytest.approx(100 * summary[moment]["whole"]["mean"])
+    assert together["paper"] == 75
+    here = f"{together['last']['mean']:.1f} ± {together['last']['spread']:.1f}"
+    assert here in out
+    assert "scaled: two rounds instead of three" in out
+    assert "beyond the claim's margin by more than its spread" in " ".join(out.split())
+    marks = [claim["last"]["mark"] for claim in found["claims"]]
+    assert len(marks) == 3
+    assert out.count("✓ shown") == marks.count("shown")
+    assert out.count("✗ not shown") == marks.count("not shown")
+    assert f"75 → **{here}**" in (folder / "main.md").read_text()
+    assert (folder / "main.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_tables_and_figures_share_runs(command: Command, finished: Path) -> None:
+    cost = command("reproduce", f"{FAKE}/cost", "--out", finished)
+    assert "4 of 4 runs had finished before" in cost.out
+    assert "main.together@even / main.alone@even" in cost.out
+    curves = command("reproduce", f"{FAKE}/curves", "--out", finished)
+    assert "8 of 8 runs had finished before" in curves.out
+    assert list(result(finished, "curves")["curves"]["even"]["alone"]["0"]) == ["1", "2"]
+
+
+def test_lines_are_along_local_steps(command: Command, finished: Path) -> None:
+    said = command("reproduce", f"{FAKE}/steps", "--out", finished)
+    assert "4 of 4 runs had finished before" in said.out
+    found = result(finished, "steps")["by local step"]
+    history = finished / "fake" / "tiny" / "alone" / "even" / "seed-1" / "history.jsonl"
+    lines = [json.loads(line) for line in history.read_text().splitlines()]
+    expected = {str(line["round"]): 100 * line["summary"]["validation"] for line in lines}
+    assert found["Accuracy"]["Alone"]["1"] == pytest.approx(expected)
+    assert list(found["Traffic"]["Together"]) == ["0", "1"]
+    assert (finished / "fake" / "tiny" / "steps.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_round_of_several_steps_is_so_many_along_the_line(content: dict[str, Any], written: Write) -> None:
+    content["scales"]["tiny"]["runs"]["alone"] = {"training.steps": 7}
+    plan = make_plan(f"{written(content)}/steps", seeds=1)
+    runs = {key: Evaluations([{"round": 2, "summary": {"validation": 0.5}}]) for key in plan.jobs}
+    alone, together = plan.item.panels[0].lines  # type: ignore[union-attr]
+    assert by_step(plan, runs, alone, "percent") == {0: {14: 50.0}}
+    assert by_step(plan, runs, together, "percent") == {0: {2: 50.0}}
+
+
+def test_features_are_shown_of_one_seed(command: Command, finished: Path) -> None:
+    assert set(make_plan(f"{FAKE}/seen", seeds=5).jobs) == {
+        RunKey("alone", "even", 0),
+        RunKey("together", "even", 0),
+    }
+    said = command("reproduce", f"{FAKE}/seen", "--out", finished)
+    assert "2 of 2 runs had finished before" in said.out
+    shares = result(finished, "seen")["share of the variance along x and y"]
+    for run in ("alone", "together"):
+        first, second = shares[run]
+        assert 1 > first >= second > 0
+    assert (finished / "fake" / "tiny" / "seen.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_table_of_groups_and_one_of_bytes(command: Command, finished: Path) -> None:
+    domains = command("reproduce", f"{FAKE}/domains", "--out", finished).out
+    assert "The first" in domains
+    traffic = command("reproduce", f"{FAKE}/traffic", "--out", finished).out
+    # 4,810 parameters of 4 bytes, and what is measured on the way
+    row = next(line for line in traffic.splitlines() if line.strip().startswith("In a round"))
+    assert "19.3 kB" in row or "19.2 kB" in row
+    assert "all / round: 2 ± 0" in traffic
+
+
+def test_claims_on_rows_that_are_left_out_are_not_measured(command: Command, finished: Path) -> None:
+    said = command("reproduce", MAIN, "--out", finished, "--rows", "alone", "--seeds", 1)
+    assert "2 of 2 runs had finished before" in said.out
+    assert said.out.count("· not measured") == 3
+    assert result(finished)["command"].endswith(f"--seeds 1 --rows alone --out {finished}")
+
+
+def test_a_stopped_command_says_how_to_go_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "follow_grid", stop)
+    said = command("reproduce", MAIN, "--seeds", 4, "--columns", "even")
+    assert said.code == 130
+    assert f"go on with: polyfed reproduce {MAIN} --scale tiny --seeds 4 --columns even\n" in said.out
+
+
+def test_a_folder_with_other_settings_is_not_mixed_in(
+    tmp_path: Path, command: Command, content: dict[str, Any], written: Write
+) -> None:
+    mine = written(content)
+    command("reproduce", f"{mine}/main", "--rows", "alone", "--columns", "even", "--seeds", 1, "--workers", 1)
+    content["base"]["training"]["lr"] = 0.2
+    written(content)
+    said = command("reproduce", f"{mine}/main", "--workers", 1)
+    assert said.code == 2
+    assert "training.lr" in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_a_run_that_fails_is_named_and_the_rest_is_shown(
+    command: Command, content: dict[str, Any], written: Write
+) -> None:
+    content["settings"]["skewed"]["set"] = {"data.partition": {"kind": "natural", "column": "writer"}}
+    content["scales"]["tiny"]["settings"] = {}
+    said = command("reproduce", f"{written(content)}/main", "--seeds", 1, "--workers", 1)
+    assert said.code == 1
+    assert "failed: polyfed-runs/reproduce/mine/tiny/alone/skewed/seed-0" in said.out
+    assert "not measured: Alone (skewed), Together (skewed), Gain (skewed)" in said.out
+
+
+def test_sizes_and_holdings_are_there_at_once(command: Command) -> None:
+    sizes = command("reproduce", f"{FAKE}/sizes")
+    assert "4,810" in sizes.out
+    assert "19,240" in sizes.out
+    assert "Four: all of them" in sizes.out
+    assert "seeds" not in sizes.out.split("A claim is judged")[0]
+    who = command("reproduce", f"{FAKE}/who")
+    assert who.code == 0
+    assert Path("polyfed-runs/reproduce/fake/tiny/who-skewed.png").exists()
+
+
+def test_without_a_table_it_lists_what_there_is(command: Command) -> None:
+    listed = command("reproduce").out
+    assert all(
+        f"000/{key}" in listed for key in ("table1", "table2", "table3", "figure1", "figure2", "figure3")
+    )
+    assert "paper, small, tiny" in listed
+    about = command("reproduce", FAKE).out
+    assert "rows: alone, together, gain" in about
+    assert "nothing was open" in about
+    assert "a slip of the pen" in about
+    assert not Path("polyfed-runs").exists()
+
+
+MISTAKES: dict[str, tuple[tuple[object, ...], str]] = {
+    "no such paper": (("0000/table2",), "did you mean '000'?"),
+    "no such file": (("nowhere.yaml/table2",), "no file nowhere.yaml"),
+    "no such table": (("000/tabel2",), "did you mean 'table2'?"),
+    "no such scale": ((MAIN, "--scale", "tinny"), "did you mean 'tiny'?"),
+    "not at this scale": (
+        (f"{FAKE}/traffic", "--scale", "paper"),
+        "--scale paper: fake/traffic is there at scale tiny only",
+    ),
+    "no such row": (
+        (MAIN, "--rows", "alone,togehter"),
+        "--rows togehter: no such one, did you mean 'together'?",
+    ),
+    "no such column": ((MAIN, "--columns", "odd"), "--columns odd"),
+    "no data": (("000/table2", "--scale", "paper"), "POLYFED_DATA"),
+    "no data to show": (("000/figure1", "--scale", "paper"), "POLYFED_DATA"),
+}
+
+
+@pytest.mark.parametrize("what", list(MISTAKES))
+def test_a_mistake_is_one_line_and_nothing_is_created(
+    command: Command, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("POLYFED_DATA", raising=False)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    words, hint = MISTAKES[what]
+    said = command("reproduce", *words)
+    assert said.code == 2
+    assert hint in said.err
+    assert said.err.count("\n") == 1
+    assert not Path("polyfed-runs").exists()
+
+
+def test_a_mistake_in_a_runs_settings_says_which_run(content: dict[str, Any], written: Write) -> None:
+    content["runs"]["together"] = {"method": {"name": "fedavg", "wihtin": "all"}}
+    with pytest.raises(ConfigError, match=r"paper mine, together in even at scale tiny: method\.wihtin"):
+        make_plan(f"{written(content)}/main")
+    content["runs"]["together"] = {"method": "fedagv"}
+    with pytest.raises(ConfigError, match=r"together in even at scale tiny: .*did you mean 'fedavg'"):
+        make_plan(f"{written(content)}/main")

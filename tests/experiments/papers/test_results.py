@@ -1,0 +1,177 @@
+"""Reading a table's numbers out of the histories of runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from polyfed.experiments.papers import Paper
+from polyfed.experiments.papers.paper import Table
+from polyfed.experiments.papers.results import (
+    Evaluations,
+    RunKey,
+    count_parameters,
+    look_up,
+    mean_curve,
+    read_cell,
+    read_curves,
+    sent_in,
+)
+
+
+def line(number: int, whole: float, validation: float | None = None, **more: Any) -> dict[str, Any]:
+    """A line of a history, as a run writes it."""
+    summary = {"own": {"mean": whole / 2}, "whole": {"mean": whole}, "amp": 0.25}
+    if validation is not None:
+        summary["validation"] = validation
+    return {"round": number, "summary": summary, "bytes": {"up": 100 * number, "down": 7}, **more}
+
+
+START = {"round": 0, "stages": {"initial": {"whole": {"mean": 0.1}}}, "bytes": {"up": 0, "down": 0}}
+STAGED: dict[str, Any] = {
+    "stages": {"distilled": {"whole": {"mean": 0.75}}},
+    "server": {"global": 0.625},
+    "clients": {"client-3": {"own": [3, 4]}},
+}
+
+
+@pytest.mark.parametrize(
+    ("measure", "value"),
+    [
+        ("whole.mean", 0.5),
+        ("own.mean", 0.25),
+        ("amp", 0.25),
+        ("stages.distilled.whole.mean", 0.75),
+        ("server.global", 0.625),
+        ("bytes.up", 200.0),
+        ("clients.client-3.own", 0.75),
+        ("stages.initial.whole.mean", None),
+        ("server.local", None),
+        ("whole", None),
+        ("whole.mean.more", None),
+    ],
+)
+def test_a_measure_is_a_path_into_a_line(measure: str, value: float | None) -> None:
+    assert look_up(line(2, 0.5, **STAGED), measure) == value
+
+
+def test_a_value_is_that_of_the_last_round_and_of_the_one_chosen_on_validation() -> None:
+    run = Evaluations(
+        [START, line(1, 0.5, 0.6), line(2, 0.9, 0.8), line(3, 0.7, 0.8), {"round": 4, "failures": []}]
+    )
+    assert run.value("whole.mean", "last") == 0.7
+    assert run.value("whole.mean", "chosen") == 0.9  # the earlier of two equals
+    assert run.value("bytes.up", "chosen") == 200
+
+
+def test_what_is_only_measured_before_the_first_round_is_found_there() -> None:
+    run = Evaluations([START, line(1, 0.5, 0.6), line(2, 0.9, 0.5)])
+    assert run.value("stages.initial.whole.mean", "last") == 0.1
+    assert run.value("stages.initial.whole.mean", "chosen") == 0.1
+    assert run.value("stages.other.whole.mean", "last") is None
+    assert Evaluations([line(1, 0.5)]).value("stages.initial.whole.mean", "last") is None
+
+
+def test_without_validation_no_round_is_chosen() -> None:
+    run = Evaluations([line(1, 0.5)])
+    assert run.value("whole.mean", "last") == 0.5
+    assert run.value("whole.mean", "chosen") is None
+    assert Evaluations([]).value("whole.mean", "last") is None
+
+
+def test_each_client_may_have_a_round_of_its_own_chosen() -> None:
+    """Client 0 is best on validation in round 1, client 1 in round 2; what is reported is of these."""
+    first = {
+        "client-0": {"validation": [9, 10], "whole": [5, 10]},
+        "client-1": {"validation": [1, 4], "whole": [1, 10]},
+    }
+    second = {
+        "client-0": {"validation": [8, 10], "whole": [9, 10]},
+        "client-1": {"validation": [3, 4], "whole": [7, 10]},
+    }
+    lines = [line(1, 0.3, 0.5, clients=first), line(2, 0.8, 0.7, clients=second)]
+    run = Evaluations(lines, chosen="each")
+    assert run.value("whole.mean", "chosen") == pytest.approx((0.5 + 0.7) / 2)
+    assert run.value("clients.client-0.whole", "chosen") == 0.5
+    assert run.value("clients.client-1.whole", "chosen") == 0.7
+    assert run.value("clients.client-0.whole", "last") == 0.9
+    assert run.value("whole.mean", "last") == 0.8
+    assert run.value("bytes.up", "chosen") is None  # no moment is everyone's
+    assert Evaluations(lines).value("whole.mean", "chosen") == 0.8
+    untold = line(1, 0.3, clients={"client-0": {"whole": [3, 10]}})
+    assert Evaluations([untold], chosen="each").value("whole.mean", "chosen") is None
+
+
+def test_what_was_sent_is_of_the_whole_run() -> None:
+    # 3 clients sent 600 + 60 bytes besides framing in 4 rounds: 220 each, 55 a round
+    sent = sent_in(
+        {"bytes": {"up": {"posteriors": 600, "metrics": 60, "control": 999}}, "clients": 3, "rounds": 4}
+    )
+    assert sent == {"sent.client": 220.0, "sent.round": 55.0}
+    run = Evaluations([line(1, 0.5, 0.5)], sent=sent)
+    assert (run.value("sent.round", "last"), run.value("sent.round", "chosen")) == (55.0, None)
+    assert Evaluations([line(1, 0.5)]).value("sent.round", "last") is None
+
+
+def test_curves_have_the_rounds_that_were_evaluated() -> None:
+    run = Evaluations([START, line(2, 0.5), line(4, 0.7)])
+    assert run.curve("whole.mean") == {2: 0.5, 4: 0.7}
+    assert run.curve("stages.initial.whole.mean") == {0: 0.1}
+
+
+RUNS = {
+    RunKey("alone", "even", 0): Evaluations([line(1, 0.5, 0.9), line(2, 0.4, 0.8)]),
+    RunKey("alone", "even", 1): Evaluations([line(1, 0.6, 0.9), line(2, 0.2, 0.8)]),
+    RunKey("together", "even", 1): Evaluations([line(1, 0.75, 0.7), line(2, 0.9, 0.8)]),
+    RunKey("together", "skewed", 0): Evaluations([line(1, 0.1)]),
+}
+
+
+def cell(paper: Paper, table: str, row: str, column: str) -> Any:
+    given = paper.tables[table]
+    return read_cell(given, given.row(row), given.column(column), RUNS)
+
+
+def test_a_cell_has_a_value_a_seed_in_its_unit(fake: Paper) -> None:
+    alone = cell(fake, "main", "alone", "even")
+    assert (alone.last, alone.chosen) == ({0: 40.0, 1: 20.0}, {0: 50.0, 1: 60.0})
+    assert cell(fake, "main", "alone", "skewed").last == {}
+    assert cell(fake, "cost", "together", "up").last == {1: 200.0}
+
+
+def test_a_difference_is_taken_seed_by_seed(fake: Paper) -> None:
+    gain = cell(fake, "main", "gain", "even")
+    assert gain.last == {1: pytest.approx(90 - 20)}
+    assert gain.chosen == {1: pytest.approx(90 - 60)}
+
+
+def test_a_ratio_is_taken_seed_by_seed_and_of_nothing_there_is_none(fake: Paper) -> None:
+    table = fake.tables["traffic"]
+    runs = {
+        RunKey("together", "even", seed): Evaluations(
+            [line(1, 0.5)], sent={"sent.client": client, "sent.round": each}
+        )
+        for seed, client, each in ((0, 60.0, 20.0), (1, 80.0, 20.0), (2, 0.0, 0.0))
+    }
+    cell = read_cell(table, table.row("rounds"), table.column("sent"), runs)
+    assert (cell.last, cell.chosen) == ({0: 3.0, 1: 4.0}, {})
+
+
+def test_parameters_are_counted_on_the_models_themselves(fake: Paper) -> None:
+    # mlp-small: 64·64 + 64 in its hidden layer, 64·10 + 10 at its head
+    one = 64 * 64 + 64 + 64 * 10 + 10
+    table: Table = fake.tables["sizes"]
+    assert count_parameters(table, {"mlp-small": 1}) == one
+    assert cell(fake, "sizes", "four", "parameters").last == {0: 4 * one}
+
+
+def test_curves_of_a_row_are_by_seed_and_their_mean_is_over_common_rounds(fake: Paper) -> None:
+    table = fake.tables["main"]
+    curves = read_curves(table, table.row("alone"), table.column("even"), RUNS)
+    assert curves == {0: {1: 50.0, 2: 40.0}, 1: {1: 60.0, 2: 20.0}}
+    mean, spread = mean_curve(curves.values())[1]
+    assert mean == 55.0
+    assert spread == pytest.approx(50**0.5)  # √((5² + 5²) / 1)
+    assert mean_curve([{1: 2.0, 2: 3.0}, {2: 3.0}]) == {2: (3.0, 0.0)}
+    assert mean_curve([]) == {}

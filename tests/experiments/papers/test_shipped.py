@@ -1,0 +1,171 @@
+"""The papers that come along: every one loads, every run's config holds, every claim is true of the paper's numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from polyfed import models
+from polyfed.experiments import papers
+from polyfed.experiments.papers import Paper
+from polyfed.experiments.papers.claims import judge
+from polyfed.experiments.papers.results import count_parameters
+from polyfed.experiments.papers.terms import places_of, terms_of
+from polyfed.experiments.reproduce.outcome import printed_look
+from polyfed.experiments.reproduce.plan import check_ready, config_of, make_plan
+
+SHIPPED = papers.known()
+
+
+@pytest.fixture(params=SHIPPED)
+def paper(request: pytest.FixtureRequest) -> Paper:
+    return papers.load(request.param)
+
+
+def test_there_are_papers_000_and_004() -> None:
+    assert {"000", "004"} <= set(SHIPPED)
+
+
+def test_every_config_at_every_scale_passes_the_checks_of_a_run_file(paper: Paper) -> None:
+    for scale in paper.scales:
+        for run in paper.runs:
+            for setting in paper.settings:
+                config_of(paper, run, setting, scale, seed=1)
+
+
+def test_every_table_and_figure_can_be_planned_at_every_scale(paper: Paper) -> None:
+    for key, item in {**paper.tables, **paper.figures}.items():
+        for scale in paper.scales_of(item):
+            assert make_plan(f"{paper.id}/{key}", scale=scale, seeds=1).paper == paper
+
+
+def test_every_table_and_figure_is_ready_to_be_measured_at_tiny(paper: Paper, tmp_path: Path) -> None:
+    """Data, models and what the methods need are at hand, for each of its runs."""
+    for key, item in {**paper.tables, **paper.figures}.items():
+        if "tiny" in paper.scales_of(item):
+            check_ready(make_plan(f"{paper.id}/{key}", scale="tiny", seeds=1, out=tmp_path))
+
+
+def test_every_claim_holds_on_the_papers_own_numbers(paper: Paper) -> None:
+    """Where it prints them: of a ratio it may print the ratio alone."""
+    for key, table in paper.tables.items():
+        for claim in table.claims:
+            for place in places_of(claim, key, paper):
+                printed = any(paper.tables[term.table].row(term.row).paper for term in terms_of(claim, key))
+                expected = "shown" if printed or not claim.ratio else "not measured"
+                assert judge(claim, key, place, printed_look(paper)).mark == expected, (claim.text, place)
+
+
+def test_differences_add_up_in_the_paper(paper: Paper) -> None:
+    for table in paper.tables.values():
+        for row in table.rows:
+            if row.difference is not None:
+                first, second = (table.row(key) for key in row.difference)
+                for column, number in row.paper.items():
+                    difference = first.paper[column].value - second.paper[column].value
+                    assert number.value == pytest.approx(difference, abs=0.011), (row.key, column)
+
+
+def test_what_is_scaled_is_said(paper: Paper) -> None:
+    for scale in paper.scales.values():
+        assert scale.says or not (scale.set or scale.runs or scale.settings)
+
+
+def test_000_table_1_counts_what_the_paper_prints() -> None:
+    """Up to the paper's own rounding; its totals of FedAvg are those of WRN-34-1."""
+    table = papers.load("000").tables["table1"]
+    for row in table.rows:
+        assert row.parameters is not None
+        counted = count_parameters(table, row.parameters)
+        printed = row.paper["parameters"]
+        unit = 1e6 if printed.text.endswith("m") else 1e3
+        slip = row.key in ("fedavg-40", "fedavg-60", "fedavg-100")
+        assert (abs(counted - printed.value) <= (0.05 if unit == 1e6 else 0.51) * unit) != slip, row.key
+
+
+# -- 004 -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["table2", "table3", "table4", "table7", "table8"])
+def test_004_prints_averages_of_what_it_prints_of_its_nodes(key: str) -> None:
+    """To the last digit: a number copied wrongly would show. (Two cells of Table VII are lost and follow from this.)"""
+    table = papers.load("004").tables[key]
+    for row in table.rows:
+        for measure in ("acc", "wdp", "cdp") if row.paper else ():
+            nodes = [
+                number.value
+                for column, number in row.paper.items()
+                if column.endswith(measure) and not column.startswith("avg")
+            ]
+            assert len(nodes) == 4
+            assert row.paper[f"avg-{measure}"].value == pytest.approx(sum(nodes) / 4, abs=0.0101), row.key
+
+
+def test_004_accuracy_over_all_is_that_of_the_own_and_three_other_domains_but_for_known_slips() -> None:
+    slips = set()
+    for row in papers.load("004").tables["table2"].rows:
+        for node in ("m0", "m20", "m40", "m60"):
+            acc, wdp, cdp = (row.paper[f"{node}-{measure}"].value for measure in ("acc", "wdp", "cdp"))
+            if abs(acc - (wdp + 3 * cdp) / 4) > 0.012:
+                slips.add((row.key, node))
+    assert slips == {("fedh2l-5", "m20"), ("fedh2l-5", "m40"), ("agg-15", "m20"), ("ind", "m60")}
+
+
+def numbers_sent(rounds: int, batch: int, classes: int) -> int:
+    """By a node of FedH2L, as the paper counts: posteriors and an accuracy, once a round."""
+    return rounds * (batch * classes + 1)
+
+
+@pytest.mark.parametrize(
+    ("run", "setting", "scale", "model", "shape", "classes", "sent"),
+    [
+        ("fedavg", "mnist", "paper", "lenet-caffe", (1, 28, 28), 10, numbers_sent(10_000, 32, 10)),
+        ("fedprox", "mnist", "small", "lenet5", (1, 28, 28), 10, numbers_sent(1000, 32, 10)),
+        ("fedavg", "mnist", "tiny", "mlp-small", (1, 8, 8), 10, numbers_sent(100, 16, 10)),
+        (
+            "pacs-fedavg",
+            "pacs-resnet18",
+            "paper",
+            "resnet18-imagenet",
+            (3, 64, 64),
+            7,
+            100 * numbers_sent(10_000, 32, 7),
+        ),
+        (
+            "office-fedprox",
+            "office-home-resnet18",
+            "paper",
+            "resnet18-imagenet",
+            (3, 64, 64),
+            65,
+            100 * numbers_sent(10_000, 32, 65),
+        ),
+    ],
+)
+def test_004_fedavg_has_the_bandwidth_that_it_is_said_to_have(
+    run: str, setting: str, scale: str, model: str, shape: tuple[int, int, int], classes: int, sent: int
+) -> None:
+    """And as many local steps as FedH2L."""
+    paper = papers.load("004")
+    config = config_of(paper, run, setting, scale, seed=0)
+    assert config.models.names == [model]
+    assert config.rounds == sent // models.size(model, shape, classes).parameters
+    together = "objects-fedh2l" if setting != "mnist" else "fedh2l-10"
+    steps = config_of(paper, together, setting, scale, seed=0).rounds
+    assert config.training.steps is not None
+    assert config.rounds * config.training.steps == pytest.approx(steps, rel=0.011)
+
+
+def test_004_all_take_as_many_local_steps_and_are_looked_at_as_often() -> None:
+    paper = papers.load("004")
+    for scale in ("paper", "small", "tiny"):
+        ours = config_of(paper, "fedh2l-10", "mnist", scale, seed=0)
+        for run in ("ind", "agg-5", "agg-10", "agg-15", "fedmd-5", "fedmd-10", "fedmd-15"):
+            theirs = config_of(paper, run, "mnist", scale, seed=0)
+            assert theirs.training.steps is not None
+            assert theirs.rounds * theirs.training.steps == ours.rounds
+            assert theirs.evaluate.every * theirs.training.steps == ours.evaluate.every
+            assert theirs.training.optimiser == ours.training.optimiser == "amsgrad"
+            assert theirs.training.keep_optimiser
+            assert (theirs.training.lr, theirs.training.batch) == (ours.training.lr, ours.training.batch)

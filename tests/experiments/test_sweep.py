@@ -1,0 +1,294 @@
+"""Sweeps: which runs there are, what comes of them, and that a sweep goes on whatever happens to it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from PIL import Image
+from rich.console import Console
+from tests.conftest import round_of
+
+import polyfed
+from polyfed.errors import ConfigError, MethodError
+from polyfed.experiments.sweep import plan_sweep, read_sets, split_values
+from polyfed.report.curves import accuracy_curves
+from polyfed.report.sweeps import with_spread
+from polyfed.runs.config import read_config
+from polyfed.testing import result_of
+
+# -- which runs ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("fedavg", ["fedavg"]),
+        ("0.1, 0.01", ["0.1", "0.01"]),
+        ("[mlp,cnn],[mlp]", ["[mlp,cnn]", "[mlp]"]),
+        ("{kind: iid},{kind: dirichlet, alpha: 0.1}", ["{kind: iid}", "{kind: dirichlet, alpha: 0.1}"]),
+        ("'a,b',c", ["'a,b'", "c"]),
+        ("[\"x, ]\", '{'],y", ["[\"x, ]\", '{']", "y"]),
+        ("it's,b", ["it's", "b"]),
+        ("", [""]),
+    ],
+)
+def test_commas_divide_values_but_not_within_brackets_braces_or_quotes(text: str, values: list[str]) -> None:
+    assert split_values(text) == values
+
+
+def test_every_combination_has_its_folder_and_its_seeds(tmp_path: Path, small: dict[str, Any]) -> None:
+    small["seed"] = 5
+    sets = {"method": ["local", "fedavg"], "training.lr": ["0.1", "0.01"], "rounds": ["2"]}
+    plan = plan_sweep(small, sets, 2, tmp_path / "out")
+    assert [str(job.path.relative_to(tmp_path / "out")) for job in plan.jobs] == [
+        f"method={method},training.lr={lr}/seed-{seed}"
+        for seed in (5, 6)
+        for method in ("local", "fedavg")
+        for lr in ("0.1", "0.01")
+    ]
+    assert {(job.config.rounds, job.config.seed) for job in plan.jobs} == {(2, 5), (2, 6)}
+    assert [job.config.training.lr for job in plan.jobs[:2]] == [0.1, 0.01]
+    assert not (tmp_path / "out").exists()
+
+
+def test_settings_of_a_method_are_set_after_the_method_whatever_the_order(small: dict[str, Any]) -> None:
+    small["method"] = "local"
+    plan = plan_sweep(small, {"method.mu": ["0.1", "1.0"], "method": ["fedprox"]})
+    assert [variant.name for variant in plan.variants] == ["method.mu=0.1", "method.mu=1.0"]
+    assert [job.config.method.settings for job in plan.jobs] == [{"mu": 0.1}, {"mu": 1.0}]
+    assert plan.path == Path("polyfed-runs/run-sweep")
+
+
+def test_where_nothing_varies_there_is_one_variant(small: dict[str, Any]) -> None:
+    plan = plan_sweep(small, {}, 2)
+    assert [job.path.parts[-2:] for job in plan.jobs] == [("base", "seed-0"), ("base", "seed-1")]
+
+
+def test_names_of_folders_are_safe_short_and_differ(small: dict[str, Any]) -> None:
+    partitions = ["{kind: iid}", "{kind: dirichlet, alpha: 0.1}", "{kind: dirichlet, alpha: 10}"]
+    names = [variant.name for variant in plan_sweep(small, {"data.partition": partitions}).variants]
+    assert names[:2] == ["data.partition=kind-iid", "data.partition=kind-dirichlet,alpha-0.1"]
+    many = [f"[{', '.join(['mlp-small'] * number)}]" for number in (30, 40)]
+    small["method"] = "local"
+    long = [variant.name for variant in plan_sweep(small, {"models.names": many}).variants]
+    assert len(set(long)) == 2
+    assert max(len(name) for name in long) <= 120
+
+
+def test_a_wrong_combination_is_named_before_anything_starts(tmp_path: Path, small: dict[str, Any]) -> None:
+    for sets, error, words in (
+        ({"training.lr": ["0.1", "-1"]}, ConfigError, r"^training\.lr=-1: training\.lr: "),
+        (
+            {"method": ["local", "aggregated"]},
+            MethodError,
+            "^method=aggregated: aggregated needs public data",
+        ),
+        (
+            {"method": ["fedprox", "local"], "method.mu": ["1"]},
+            ConfigError,
+            "^method=local: method.mu: unknown",
+        ),
+        ({"training.lr": ["0.1", "0.10"]}, ConfigError, "the same run as"),
+        ({"seed": ["1", "2"]}, ConfigError, "--seeds"),
+        ({"training.lr": []}, ConfigError, "one value"),
+    ):
+        with pytest.raises(error, match=words):
+            plan_sweep(small, sets, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_sets_on_the_command_line_are_read_and_mistakes_named() -> None:
+    assert read_sets(["method=local,fedavg", "rounds=3"]) == {"method": ["local", "fedavg"], "rounds": ["3"]}
+    for words in (["rounds"], ["=1"], ["rounds=1,,2"], ["rounds=1", "rounds=2"]):
+        with pytest.raises(ConfigError, match=r"--set rounds|--set =1"):
+            read_sets(words)
+
+
+# -- what comes of them --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> polyfed.SweepResult:
+    small = {
+        "rounds": 3,
+        "data": {"limit": 300, "clients": 4},
+        "models": {"names": ["mlp-small"]},
+        "training": {"batch": 16},
+    }
+    sets = {"method": ["local", "fedavg"], "training.lr": 0.1}
+    return polyfed.sweep(small, sets, seeds=2, out=tmp_path_factory.mktemp("sweep") / "out", workers=2)
+
+
+def test_a_sweep_from_python_gives_records_and_rows(done: polyfed.SweepResult) -> None:
+    assert list(done.runs) == ["method=local", "method=fedavg"]
+    assert done.failures == []
+    row = done.rows[1]
+    reached = [run.summary["last"]["own"]["mean"] for run in done.runs["method=fedavg"]]
+    assert row.last_own == (statistics.fmean(reached), statistics.stdev(reached))
+    chosen = [run.summary["chosen"]["whole"]["mean"] for run in done.runs["method=fedavg"]]
+    assert row.chosen_whole == (statistics.fmean(chosen), statistics.stdev(chosen))
+    assert done.rows[0].sent == 0
+    assert row.sent
+    assert (row.finished, row.seeds) == (2, 2)
+    assert all(run.config["training"]["lr"] == 0.1 for runs in done.runs.values() for run in runs)
+
+
+def test_results_are_written_one_line_a_run(done: polyfed.SweepResult) -> None:
+    with (done.path / "results.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [(line["method"], line["seed"]) for line in lines] == [
+        ("local", "0"),
+        ("local", "1"),
+        ("fedavg", "0"),
+        ("fedavg", "1"),
+    ]
+    summary = json.loads((done.path / lines[3]["folder"] / "summary.json").read_text())
+    assert float(lines[3]["own_last"]) == summary["last"]["own"]["mean"]
+    assert int(lines[3]["round_chosen"]) == summary["chosen"]["round"]
+
+
+def test_the_table_shows_mean_and_spread(done: polyfed.SweepResult) -> None:
+    console = Console(width=150, record=True, file=io.StringIO())
+    console.print(done.table())
+    text = console.export_text()
+    assert with_spread(done.rows[1].last_own) in text
+    assert "±" in text
+    assert with_spread((0.8123, 0.0091)) == "81.2 ± 0.9"
+    assert with_spread((0.8123, None)) == "81.2"
+    assert with_spread(None) == "–"
+
+
+def test_curves_are_drawn_for_few_and_for_many_variants(done: polyfed.SweepResult, tmp_path: Path) -> None:
+    with Image.open(done.path / "curves.png") as image:
+        assert image.width > 1000
+    runs = done.runs["method=local"]
+    for many in (1, 20):
+        path = accuracy_curves({f"variant {n}": runs[: 1 + n % 2] for n in range(many)}, tmp_path / "c.svg")
+        text = path.read_text()
+        assert ("8 others" in text or "others: grey" in text) == (many == 20)
+    with pytest.raises(ValueError, match="no run"):
+        accuracy_curves({"none": []}, tmp_path / "c.svg")
+
+
+def test_the_same_sweep_again_does_nothing_and_another_one_is_refused(
+    tmp_path: Path, small: dict[str, Any]
+) -> None:
+    out = tmp_path / "out"
+    small["rounds"] = 1
+    first = polyfed.sweep(small, {"training.lr": [0.1, 0.01]}, out=out, workers=1)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*/**/*")}
+    again = polyfed.sweep(small, {"training.lr": [0.1, 0.01]}, out=out, workers=1)
+    assert again.rows == first.rows
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*/**/*")} == before
+    for content, lr, seeds, words in (
+        (small, [0.1], 1, r'sets\.training\.lr is \["0\.1", "0\.01"\] there'),
+        (small, [0.1, 0.01], 2, "seeds is 1 there and 2 here"),
+        ({**small, "rounds": 2}, [0.1, 0.01], 1, r"file\.rounds is 1 there and 2 here"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            polyfed.sweep(content, {"training.lr": lr}, seeds=seeds, out=out)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").write_text("mine")
+    with pytest.raises(ConfigError, match="holds no sweep"):
+        polyfed.sweep(small, {}, out=tmp_path / "mine")
+
+
+def test_a_run_that_fails_is_told_and_the_others_are_there(
+    tmp_path: Path, small: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    result = polyfed.sweep(small, {"training.lr": [0.1, 1e30]}, out=tmp_path / "out", workers=2)
+    (failure,) = result.failures
+    assert failure.job.config.training.lr == 1e30
+    assert "every client failed" in caplog.text
+    assert [(row.finished, row.last_own is None) for row in result.rows] == [(1, False), (0, True)]
+
+
+# -- whatever happens ----------------------------------------------------------------------------------------
+
+LONG = {"method": "local", "rounds": 100, "checkpoint_seconds": 1000}
+WORDS = (
+    "sweep",
+    "long.yaml",
+    "--set",
+    "training.lr=0.1,0.01",
+    "--seeds",
+    "2",
+    "--out",
+    "out",
+    "--workers",
+    "2",
+)
+
+
+def started(folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", "from polyfed.cli import main; main()", *WORDS],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_until(truth: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 60
+    while process.poll() is None and not truth():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_sweep_that_is_stopped_and_whose_process_is_killed_ends_as_if_nothing_had_happened(
+    tmp_path: Path, small: dict[str, Any]
+) -> None:
+    """A real Ctrl-C to the whole group; the same command again; then `kill -9` of a run in the middle."""
+    (tmp_path / "long.yaml").write_text(yaml.safe_dump({**small, **LONG}))
+    first, second, third, fourth = (
+        tmp_path / "out" / f"training.lr={lr}" / f"seed-{seed}" for seed in (0, 1) for lr in (0.1, 0.01)
+    )
+
+    process = started(tmp_path)
+    wait_until(lambda: min(round_of(first), round_of(second)) >= 2, process)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "finishing the rounds under way" in err
+    assert "the same command goes on" in out
+    assert "Traceback" not in out + err
+    saved = [json.loads((path / "manifest.json").read_text())["round"] for path in (first, second)]
+    assert min(saved) >= 2
+    assert not third.exists()
+
+    process = started(tmp_path)
+    wait_until(lambda: min(round_of(third), round_of(fourth)) >= 2, process)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[-1]), signal.SIGKILL)  # the youngest, which is the least far
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "its process died" in " ".join(err.split())
+    assert "(4 of 4)" in out
+
+    for path, lr, seed in ((first, 0.1, 0), (second, 0.01, 0), (third, 0.1, 1), (fourth, 0.01, 1)):
+        content = {**small, **LONG, "seed": seed, "training": {**small["training"], "lr": lr}}
+        alone = polyfed.run(content, out=tmp_path / "alone" / path.parent.name / path.name, workers=1)
+        assert result_of(path) == result_of(alone.path)
+
+
+def test_a_stated_sweep_can_be_read_again(done: polyfed.SweepResult) -> None:
+    stated = json.loads((done.path / "sweep.json").read_text())
+    assert stated["sets"] == {"method": ["local", "fedavg"], "training.lr": ["0.1"]}
+    assert stated["seeds"] == 2
+    assert read_config(stated["file"]).rounds == 3

@@ -1,0 +1,197 @@
+"""What a method sees of the others: cohorts, drop-out, order, gossip, and the bytes of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from tests.conftest import MakeRun
+
+from polyfed import Client, Fields, Kind, Method, MethodSettings, client_step
+from polyfed.engines import Inline, Pool
+from polyfed.errors import ConfigError, MethodError, RunError
+from polyfed.federation.fleet import Fleet
+from polyfed.federation.message import encode
+from polyfed.federation.nodes import Server
+from polyfed.runs.checkpoint import read_lines
+from polyfed.runs.history import RunRecord
+
+
+class Roll(Method):
+    """Every client of the cohort answers with its number."""
+
+    name = "roll"
+    sends: ClassVar = {"number": Kind.STATISTICS}
+
+    @client_step
+    def answer(self, me: Client, common: torch.Tensor, own: int) -> Fields:
+        return {"number": torch.tensor([me.facts.index, own])}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        cohort = fleet.sample()
+        assert cohort == fleet.sample()
+        replies = fleet.stream(
+            self.answer, cohort, each=lambda facts: {"own": facts.index * 10}, common=torch.zeros(100)
+        )
+        numbers = [reply["number"].tolist() for reply in replies]
+        assert numbers == [[facts.index, facts.index * 10] for facts in cohort]
+        server.memory.setdefault("cohorts", []).append([facts.index for facts in cohort])
+
+
+def cohorts_of(make_run: MakeRun, **changes: Any) -> list[list[int]]:
+    run = make_run(Roll, data={"clients": 10, "partition": {"kind": "iid"}}, rounds=6, **changes)
+    run.go()
+    return list(run.server.memory["cohorts"])
+
+
+def test_everyone_takes_part_unless_told(make_run: MakeRun) -> None:
+    assert cohorts_of(make_run) == [list(range(10))] * 6
+
+
+def test_a_cohort_has_the_asked_size_and_changes_from_round_to_round(make_run: MakeRun) -> None:
+    cohorts = cohorts_of(make_run, cohort={"fraction": 0.3})
+    assert [len(cohort) for cohort in cohorts] == [3] * 6
+    assert len({tuple(cohort) for cohort in cohorts}) > 1
+    assert all(cohort == sorted(set(cohort)) for cohort in cohorts)
+    assert cohorts == cohorts_of(make_run, cohort={"fraction": 0.3})
+
+
+def test_dropout_by_chance_takes_others_each_round(make_run: MakeRun) -> None:
+    cohorts = cohorts_of(make_run, cohort={"dropout": 0.4})
+    assert [len(cohort) for cohort in cohorts] == [6] * 6
+    assert len({tuple(cohort) for cohort in cohorts}) > 1
+
+
+def test_dropout_by_budget_takes_the_weakest_for_good(make_run: MakeRun) -> None:
+    budgets = [{"parameters": 10_000 - 1000 * index} for index in range(10)]
+    cohorts = cohorts_of(
+        make_run, cohort={"dropout": 0.6, "dropout_by": "budget"}, models={"budgets": budgets}
+    )
+    assert cohorts == [[0, 1, 2, 3]] * 6
+
+
+def test_dropout_by_budget_needs_budgets(make_run: MakeRun) -> None:
+    with pytest.raises(ConfigError, match=r"models\.budgets"):
+        cohorts_of(make_run, cohort={"dropout": 0.6, "dropout_by": "budget"})
+
+
+def test_a_cohort_larger_than_the_population_is_refused(make_run: MakeRun) -> None:
+    with pytest.raises(ConfigError, match="only 10 clients"):
+        cohorts_of(make_run, cohort={"count": 11})
+
+
+def test_when_everyone_drops_out_the_run_says_so(make_run: MakeRun) -> None:
+    with pytest.raises(RunError, match="every client dropped out"):
+        cohorts_of(make_run, cohort={"count": 1, "dropout": 0.9})
+
+
+@pytest.mark.parametrize("engine", [Inline(), Pool(2)], ids=["inline", "pool"])
+def test_the_ledger_counts_each_message_by_its_encoded_size(make_run: MakeRun, engine: Any) -> None:
+    run = make_run(Roll, engine, rounds=1, evaluate={"test_rows": 0}, data={"validation": 0, "test": 0})
+    run.go()
+    up = len(encode({"number": torch.tensor([0, 0])}))
+    entries = [entry for entry in RunRecord(run.path).ledger if entry.purpose == "training"]
+    for index in (0, 3):
+        down = len(encode({"common": torch.zeros(100)})) + len(encode({"own": index * 10}))
+        mine = [entry for entry in entries if entry.client == f"client-{index}"]
+        sent = {entry.kind: entry.bytes for entry in mine if entry.direction == "up"}
+        assert sent["statistics"] == 16
+        assert sum(sent.values()) == up
+        received = sum(entry.bytes for entry in mine if entry.direction == "down")
+        assert received == down
+
+
+class GossipSettings(MethodSettings):
+    topology: Any = "ring"
+
+
+class Gossip(Method):
+    name = "gossip"
+    server = False
+    sends: ClassVar = {"news": Kind.POSTERIORS}
+    Settings = GossipSettings
+    settings: GossipSettings
+
+    @client_step
+    def say(self, me: Client) -> Fields:
+        return {"news": torch.full((5,), float(me.facts.index))}
+
+    @client_step
+    def hear(self, me: Client, heard: list[tuple[str, dict[str, Any]]]) -> Fields:
+        me.memory["heard"] = [[name, float(fields["news"][0])] for name, fields in heard]
+        return {}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        fleet.gossip(self.say, self.hear, self.settings.topology, fleet.sample())
+
+
+@pytest.mark.parametrize("engine", [Inline(), Pool(2)], ids=["inline", "pool"])
+def test_on_a_ring_everyone_hears_two_neighbours_and_each_link_is_counted(
+    make_run: MakeRun, engine: Any
+) -> None:
+    run = make_run(Gossip, engine, rounds=1)
+    run.go()
+    from polyfed.federation.message import decode
+
+    heard = {
+        index: decode(path.read_bytes())["memory"]["heard"]
+        for index, path in run.directory.state_files().items()
+    }
+    assert heard[0] == [["client-1", 1.0], ["client-3", 3.0]]
+    assert heard[2] == [["client-1", 1.0], ["client-3", 3.0]]
+    by_kind = run.summary["bytes"]
+    assert by_kind["up"]["posteriors"] == 4 * 2 * 20  # clients × listeners × five floats
+    assert by_kind["down"]["posteriors"] == 4 * 2 * 20
+
+
+class Leaky(Roll):
+    name = "leaky"
+
+    @client_step
+    def answer(self, me: Client, common: torch.Tensor, own: int) -> Fields:
+        return {"number": torch.tensor([0]), "labels": me.train.labels}
+
+
+@pytest.mark.parametrize("engine", [Inline(), Pool(2)], ids=["inline", "pool"])
+def test_what_is_not_declared_does_not_leave_a_client(make_run: MakeRun, engine: Any) -> None:
+    run = make_run(Leaky, engine)
+    with pytest.raises(RunError, match="'labels', which its `sends` does not declare"):
+        run.go()
+    assert list(read_lines(run.path / "ledger.jsonl")) == []
+
+
+class NotAStep(Roll):
+    name = "not a step"
+
+    def answer(self, me: Client, common: torch.Tensor, own: int) -> Fields:
+        return {}
+
+
+def test_a_function_that_is_no_client_step_is_refused(make_run: MakeRun) -> None:
+    with pytest.raises(MethodError, match="@client_step"):
+        make_run(NotAStep).go()
+
+
+class Noter(Method):
+    """Every client notes two numbers, one of them none."""
+
+    name = "noter"
+
+    @client_step
+    def note_two(self, me: Client) -> Fields:
+        me.note("number", float(me.facts.index))
+        me.note("loss", torch.tensor(float("nan")))
+        return {}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        fleet.ask(self.note_two, fleet.sample())
+
+
+def test_a_noted_loss_that_is_no_number_is_null_in_the_history(make_run: MakeRun) -> None:
+    run = make_run(Noter, rounds=1)
+    run.go()
+    text = (run.path / "history.jsonl").read_text()
+    assert "NaN" not in text
+    assert json.loads(text)["noted"] == {"number": 1.5, "loss": None}

@@ -1,0 +1,162 @@
+"""A run directory stays whole: what was truncated, edited or moved since its last commit is noticed."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.conftest import MakeRun
+
+import polyfed
+from polyfed.errors import CheckpointError, RunError, UserError
+from polyfed.runs.checkpoint import RunDirectory
+from polyfed.testing import result_of
+
+
+@pytest.fixture
+def stopped(make_run: MakeRun) -> Path:
+    """A run of `local`, stopped after its second of four rounds."""
+    run = make_run("local", rounds=4)
+    run.go(lambda now: now.stop() if now.round == 2 else None)
+    run.close()
+    return run.path
+
+
+def a_state(path: Path) -> Path:
+    return next((path / "states").glob("client-1.*"))
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def edit_config(path: Path) -> None:
+    content = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump({**content, "rounds": 9}))
+
+
+def server_state(path: Path) -> Path:
+    return next((path / "states").glob("server.*"))
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
+    "a truncated state": (a_state, truncate),
+    "an edited state": (a_state, flip),
+    "a missing state": (a_state, Path.unlink),
+    "an edited server state": (server_state, flip),
+    "a truncated history": (lambda path: path / "history.jsonl", truncate),
+    "an edited history": (lambda path: path / "history.jsonl", flip),
+    "a truncated ledger": (lambda path: path / "ledger.jsonl", truncate),
+    "a truncated index": (lambda path: path / "states.jsonl", truncate),
+    "a truncated manifest": (lambda path: path / "manifest.json", truncate),
+    "an edited manifest": (lambda path: path / "manifest.json", flip),
+    "an edited config": (lambda path: path / "config.yaml", edit_config),
+}
+
+
+@pytest.mark.parametrize("what", list(DAMAGES))
+def test_damage_is_noticed_and_named_in_one_line(stopped: Path, what: str) -> None:
+    find, damage = DAMAGES[what]
+    damage(find(stopped))
+    with pytest.raises(UserError) as caught:
+        polyfed.resume(stopped, workers=1)
+    assert "\n" not in str(caught.value)
+    assert str(stopped) in str(caught.value)
+
+
+def test_what_was_written_after_the_last_commit_is_dropped(stopped: Path, make_run: MakeRun) -> None:
+    with (stopped / "history.jsonl").open("a") as file:
+        file.write('{"round": 3, "summary": {}}\n{"rou')
+    (stopped / "states" / "client-1.3.safetensors").write_bytes(b"half")
+    polyfed.resume(stopped, workers=1)
+    whole = make_run("local", rounds=4, name="whole")
+    whole.go()
+    assert result_of(stopped) == result_of(whole.path)
+
+
+def test_a_moved_run_directory_resumes(stopped: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "elsewhere" / "run"
+    moved.parent.mkdir()
+    shutil.move(stopped, moved)
+    assert polyfed.resume(moved, workers=1).finished
+
+
+def test_other_data_are_refused(stopped: Path) -> None:
+    import torch
+
+    with pytest.raises(RunError, match="the data are not those"):
+        polyfed.resume(stopped, data=(torch.rand(300, 1, 8, 8), torch.arange(300) % 10), workers=1)
+
+
+def test_two_processes_cannot_work_in_one_directory(stopped: Path) -> None:
+    first = RunDirectory(stopped, new=False)
+    with pytest.raises(CheckpointError, match="another process is at work"):
+        RunDirectory(stopped, new=False)
+    first.close()
+    RunDirectory(stopped, new=False).close()
+
+
+def test_a_directory_with_something_in_it_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "precious.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match="not empty"):
+        RunDirectory(tmp_path, new=True)
+    assert (tmp_path / "precious.txt").read_text() == "mine"
+
+
+def test_a_commit_writes_only_the_states_that_changed(make_run: MakeRun) -> None:
+    run = make_run("local", cohort={"count": 1}, rounds=3)
+    run.go()
+    labels = {path.name.split(".")[1] for path in (run.path / "states").glob("client-*")}
+    index = (run.path / "states.jsonl").read_text().splitlines()
+    assert len(index) == 3
+    assert labels <= {"1", "2", "3"}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_full_disk_is_one_line_and_nothing_is_lost(stopped: Path, make_run: MakeRun, workers: int) -> None:
+    """A limit on the size of files stands in for the disk: the kernel refuses the write just the same."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, hard))
+    try:
+        with pytest.raises(RunError, match="cannot write") as caught:
+            polyfed.resume(stopped, workers=workers)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "\n" not in str(caught.value)
+    assert polyfed.resume(stopped, workers=workers).finished
+    whole = make_run("local", rounds=4, name="whole")
+    whole.go()
+    assert result_of(stopped) == result_of(whole.path)
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0, 12), (0.001, 2)])
+def test_checkpoints_that_take_long_are_rare_unless_every_round_is_wanted(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, seconds: float, expected: int
+) -> None:
+    run = make_run("local", rounds=12, checkpoint_seconds=seconds, evaluate={"every": 12})
+    run.open()
+    commit, rounds = run._commit, []
+
+    def slowly() -> None:
+        rounds.append(run.round)
+        time.sleep(0.5)
+        commit()
+
+    monkeypatch.setattr(run, "_commit", slowly)
+    run.go()
+    assert len(set(rounds)) <= expected + 1  # and one at the end
+    assert rounds[-1] == 12
+    if not seconds:
+        assert set(rounds) >= set(range(1, 13))
