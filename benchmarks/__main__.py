@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import peers, population, roundtrip, speed
+from benchmarks import peers, population, roundtrip, shelf, speed, teachers
 
 
 def main() -> None:
@@ -14,6 +14,8 @@ def main() -> None:
     roundtrip.main()
     population.main()
     peers.main()
+    teachers.main()
+    shelf.main()
 
 
 if __name__ == "__main__":

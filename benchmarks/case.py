@@ -1,4 +1,7 @@
-"""One timed case in a process of its own: `python -m benchmarks.case WORK CASE`; prints one JSON line."""
+"""One timed case in a process of its own: `python -m benchmarks.case WORK CASE`; prints one JSON line.
+
+A case is `bare`, `tuned`, `forked`, a number of workers, or `own-` and a number of workers: with the user's own module.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pathlib import Path
 from benchmarks.works import SAMPLES, TEST_ROWS, WORKS, Work, bare_loop, cpu_seconds, forked_loops, source
 
 
-def polyfed_run(work: Work, workers: int) -> dict[str, float]:
+def polyfed_run(work: Work, workers: int, *, own: bool) -> dict[str, float]:
     """The same work as a user would have it done: config, run directory, checkpoints, evaluation and all."""
     import polyfed  # noqa: PLC0415
 
@@ -27,11 +30,12 @@ def polyfed_run(work: Work, workers: int) -> dict[str, float]:
                     "validation": 0,
                     "test": 0,
                 },
-                "models": {"names": [work.model]},
+                **({} if own else {"models": {"names": [work.model]}}),
                 "training": {"batch": work.batch, "lr": 0.05},
                 "evaluate": {"every": work.rounds, "test_rows": TEST_ROWS},
             },
             data=source(work),
+            models={"net": work.own} if own else None,
             out=Path(folder) / "run",
             workers=workers,
         )
@@ -59,7 +63,7 @@ def main() -> None:
         case "forked":
             result = forked_loops(work)
         case workers:
-            result = polyfed_run(work, int(workers))
+            result = polyfed_run(work, int(workers.removeprefix("own-")), own=workers.startswith("own-"))
     sys.stdout.write(json.dumps(result) + "\n")
 
 

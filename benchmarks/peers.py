@@ -27,7 +27,7 @@ from polyfed.engines.process_setup import keep_freed_memory
 from polyfed.errors import DataError
 from polyfed.models import memory_format
 from polyfed.runs.config import read_config
-from polyfed.runs.setup import Federation
+from polyfed.runs.setup import Simulation
 
 REPEATS = 3
 ROUNDS = 200
@@ -75,7 +75,7 @@ def polyfed_run(model: str, rounds: int, workers: int) -> dict[str, float]:
 class Node:
     """One node of the bare loop."""
 
-    def __init__(self, federation: Federation, index: int) -> None:
+    def __init__(self, federation: Simulation, index: int) -> None:
         held = federation.holdings(index)
         assert held.public is not None and held.own_public is not None and held.whole_validation is not None
         self.model: nn.Module = federation.own_model(index)
@@ -140,7 +140,7 @@ def bare_loop(model: str, rounds: int) -> dict[str, float]:
     """Algorithm 1 by hand in one process on one thread."""
     torch.set_num_threads(1)
     keep_freed_memory()
-    federation = Federation(read_config(config(model, rounds)))
+    federation = Simulation(read_config(config(model, rounds)))
     accuracy = 0.0
     wall, cpu = time.perf_counter(), time.process_time()
     nodes = [Node(federation, index) for index in range(federation.clients)]

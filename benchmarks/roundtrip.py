@@ -11,8 +11,7 @@ import time
 from pathlib import Path
 
 import polyfed
-from polyfed import Client, Fields, Method, Server, client_step
-from polyfed.federation.fleet import Fleet
+from polyfed import Client, Fields, Fleet, Method, Server, client_step
 
 CALLS = 500
 

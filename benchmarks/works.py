@@ -12,12 +12,14 @@ import dataclasses
 import multiprocessing
 import resource
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.own import MLP, LeNet5, ResNet8
 from polyfed import data, models
 from polyfed.engines.process_setup import keep_freed_memory
 from polyfed.errors import DataError
@@ -36,12 +38,14 @@ class Work:
     clients: int
     batch: int
     rounds: int
+    own: Callable[[], nn.Module]
+    """Makes the same architecture as a user's own module."""
 
 
 WORKS = {
-    "A": Work("A LeNet-5", "lenet5", "mnist", (1, 28, 28), 20, 32, 5),
-    "B": Work("B MLP", "mlp", "mnist", (1, 28, 28), 20, 32, 5),
-    "C": Work("C ResNet-8", "resnet8", "cifar10", (3, 32, 32), 8, 64, 2),
+    "A": Work("A LeNet-5", "lenet5", "mnist", (1, 28, 28), 20, 32, 5, LeNet5),
+    "B": Work("B MLP", "mlp", "mnist", (1, 28, 28), 20, 32, 5, MLP),
+    "C": Work("C ResNet-8", "resnet8", "cifar10", (3, 32, 32), 8, 64, 2, ResNet8),
 }
 
 

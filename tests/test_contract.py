@@ -10,18 +10,31 @@ import torch
 from torch import nn
 
 import polyfed
-from polyfed import Client, Fields, Kind, Method, client_step, learn, reads_only
-from polyfed.federation.fleet import Fleet
+from polyfed import (
+    Client,
+    Fields,
+    Fleet,
+    Kind,
+    Method,
+    Server,
+    Weights,
+    client_step,
+    learn,
+    reads_only,
+    stacks,
+)
 from polyfed.federation.method import registered
-from polyfed.federation.nodes import Server
+from polyfed.methods import FedAvg, local_training
 from polyfed.testing import ContractError, check_method, result_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", registered())
 def test_every_registered_method_keeps_the_contract(name: str) -> None:
     check_method(registered()[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -40,12 +53,13 @@ UNLABELLED = {"data": {"public": {"source": "share", "share": 0.2, "labels": "no
 HALF = {"cohort": {"fraction": 0.5}, "rounds": 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings", "config"),
     [
         ("fedmd", {"lwof": {"temperature": 0.5, "weight": 2.0}}, {}),
         ("fedmd", {"global": False, **NOT_FIRST}, {}),
-        ("fedmd", {"travel": "float16", **NOT_FIRST}, {}),
+        ("fedmd", NOT_FIRST, {"wire": {"up": {"logits": "half"}, "down": {"logits": "half"}}}),
         ("fedmd", {"public_training": None}, UNLABELLED),
         ("fedmd", {"distil": {"optimiser": "adam", "lr": 0.003, "keep_optimiser": True}, **NOT_FIRST}, {}),
         ("fedmd", {}, HALF),
@@ -79,6 +93,7 @@ def test_the_variants_of_learning_through_public_data_keep_the_contract(
     check_method(registered()[name], config={"models": models, **config, "data": data}, **merged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["local", "fedavg", "fedprox"])
 def test_stacked_clients_keep_the_contract(name: str) -> None:
     check_method(registered()[name], config={"models": {"names": ["mlp-small"]}, "stack": 3})
@@ -89,6 +104,7 @@ def test_a_kept_optimiser_keeps_the_contract() -> None:
     check_method(registered()["local"], config={"training": training})
 
 
+@pytest.mark.slow
 def test_augmentation_keeps_the_contract() -> None:
     check_method(registered()["local"], config={"training": {"augment": True}})
 
@@ -130,6 +146,7 @@ class Peers(Method):
         fleet.gossip(self.say, self.hear, self.topology, fleet.sample())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topology", ["complete", "ring", "pairs", "star"])
 def test_a_method_of_peers_keeps_the_contract_on_every_topology(topology: str) -> None:
     peers = type("PeersHere", (Peers,), {"topology": topology})
@@ -196,6 +213,37 @@ def test_a_method_that_breaks_the_contract_is_caught(method: type[Method], compl
         check_method(method)
 
 
+def _careless_together(
+    self: Careless, us: list[Client], payloads: list[dict[str, Any]]
+) -> list[Fields] | None:
+    for me, payload in zip(us, payloads, strict=True):
+        self.load(me, payload["weights"])
+    local_training.train_together(us)  # without the loss
+    return [self.trained(me) for me in us]
+
+
+class Careless(FedAvg):
+    """One by one its clients train with a loss of their own, stacked without it."""
+
+    name = "careless"
+
+    def local_loss(self, me: Client, weights: Weights) -> learn.ExtraLoss:
+        return learn.Proximal(0.5, weights)
+
+    @client_step(sends=("weights",))
+    @stacks(_careless_together)
+    def train(self, me: Client, weights: Weights) -> Fields:
+        self.load(me, weights)
+        local_training.train(me, self.local_loss(me, weights))
+        return self.trained(me)
+
+
+@pytest.mark.slow
+def test_a_stacked_twin_that_drops_something_is_caught() -> None:
+    with pytest.raises(ContractError, match="stacked"):
+        check_method(Careless)
+
+
 class OldHabit(_Round):
     """zero_grad, backward, step: gradients of the last batch stay behind, and must not count as state."""
 
@@ -210,6 +258,7 @@ class OldHabit(_Round):
         return {"weights": learn.weights_of(me.model)}
 
 
+@pytest.mark.slow
 def test_gradients_and_modes_left_behind_are_no_state() -> None:
     check_method(OldHabit)
 
@@ -226,6 +275,7 @@ class Meddler(_Round):
         fleet.ask(self.look, fleet.sample())
 
 
+@pytest.mark.slow
 def test_a_step_that_says_it_only_reads_and_writes_is_caught() -> None:
     with pytest.raises(ContractError, match="look"):
         check_method(Meddler)

@@ -1,21 +1,24 @@
 """Every error that polyfed raises on purpose.
 
 PolyfedError
-├── UserError            something to mend in what polyfed was given; the command line exits with 2
+├── UserError            something to correct in what polyfed was given; the command line exits with 2
 │   ├── ConfigError      a run file, an override, an argument
 │   ├── DataError        a data set, a partition, a public set
 │   ├── ModelError       a model that is unknown or does not fit its input or its peers
 │   ├── MethodError      a method whose needs are not met, or which sends what it did not declare
 │   ├── CheckpointError  a run directory that is missing, truncated or edited
 │   └── RunError         a run that cannot go on: a full disk, every client failing
-├── MessageError         bytes that are not a message of ours
+├── MessageError         bytes that are not a message of polyfed
 └── WorkerLost           a worker process ended in the middle of a step
 """
 
 from __future__ import annotations
 
 import difflib
+import signal
 from collections.abc import Iterable
+
+REASON_LENGTH = 300
 
 
 class PolyfedError(Exception):
@@ -23,7 +26,7 @@ class PolyfedError(Exception):
 
 
 class UserError(PolyfedError):
-    """Something to mend in what polyfed was given: one line that says what and how."""
+    """Something to correct in what polyfed was given: one line that says what and how."""
 
 
 class ConfigError(UserError):
@@ -51,15 +54,27 @@ class RunError(UserError):
 
 
 class MessageError(PolyfedError):
-    """Bytes that are not a message of ours."""
+    """Bytes that are not a message of polyfed."""
 
 
 class WorkerLost(PolyfedError):
     """A worker process ended in the middle of a step; the run goes back to its last checkpoint."""
 
 
+def describe(error: BaseException) -> str:
+    """An exception in one line."""
+    text = " ".join(str(error).split())
+    name = type(error).__name__
+    return f"{name}: {text}"[:REASON_LENGTH] if text else name
+
+
+def describe_exit(code: int | None) -> str:
+    """How a process ended, from its exit code: `exit code 1`, or `signal SIGKILL`."""
+    return f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint for a word that is not known: the nearest one, or all there are."""
+    """A hint for a word that is not known: the nearest known one, or all of them."""
     choices = sorted(known)
     close = difflib.get_close_matches(word, choices, n=1, cutoff=0.5)
     return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(choices)}"

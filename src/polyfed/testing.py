@@ -17,20 +17,28 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
+from torch import Tensor
+
+from polyfed import learn
 from polyfed.disk import digest
-from polyfed.engines import Inline, Pool
-from polyfed.engines.host import Host
+from polyfed.engines import Host, Inline, Pool
 from polyfed.errors import UserError
 from polyfed.federation.engine import Engine
 from polyfed.federation.message import decode, encode
 from polyfed.federation.method import Method, Need, Step
-from polyfed.federation.nodes import Client, client_name
-from polyfed.runs.checkpoint import RunDirectory, read_lines
-from polyfed.runs.config import read_config
+from polyfed.federation.nodes import Client
+from polyfed.federation.shelf import OWNER
+from polyfed.learn import Training
+from polyfed.runs.checkpoint import RunDirectory, read_lines, read_states
+from polyfed.runs.config import RunConfig, read_config
 from polyfed.runs.rounds import Run
-from polyfed.runs.setup import Federation
+from polyfed.runs.setup import Simulation
 
 CHANCE = 0.1  # ten classes of digits
+STACKING_ERROR = (
+    1e-4  # of a weight after two rounds: rounding is a hundred times smaller, a forgotten loss larger
+)
 
 
 class ContractError(AssertionError):
@@ -45,6 +53,7 @@ def check_method(method: type[Method], *, config: Mapping[str, Any] | None = Non
     - a client's state survives being saved and loaded, exactly;
     - a client that fails has the state it had before, the others go on, and the reason is in the history;
     - steps that say they only read do so; the method object itself holds no state;
+    - what clients learn stacked in one tensor is what they learn one by one, but for rounding;
     - it learns more than chance.
 
     settings: the method's own. config: changes to the small federation on which it is tried.
@@ -59,6 +68,7 @@ def check_method(method: type[Method], *, config: Mapping[str, Any] | None = Non
         trial.survives_saving()
         trial.rolls_back()
         trial.reads_only()
+        trial.stacks_faithfully()
 
 
 class Trial:
@@ -90,16 +100,29 @@ class Trial:
         self.config = read_config({**content, "method": "local"})
         self.settings = settings
 
-    def federation(self, method: type[Method] | None = None) -> Federation:
+    def federation(self, method: type[Method] | None = None, config: RunConfig | None = None) -> Simulation:
         """The federation, with the method or a variant of it, whether it is registered or not."""
         kind = method or self.method
-        return Federation(self.config, method=kind(kind.Settings(**self.settings), self.config.training))
+        chosen = config or self.config
+        return Simulation(chosen, method=kind(kind.Settings(**self.settings), chosen.training))
 
-    def make(self, name: str, engine: Engine, method: type[Method] | None = None) -> Run:
-        return Run(self.federation(method), engine, RunDirectory(self.folder / name, new=True))
+    def make(
+        self,
+        name: str,
+        engine: Engine,
+        method: type[Method] | None = None,
+        config: RunConfig | None = None,
+    ) -> Run:
+        return Run(self.federation(method, config), engine, RunDirectory(self.folder / name, new=True))
 
-    def run(self, name: str, engine: Engine, method: type[Method] | None = None) -> Path:
-        run = self.make(name, engine, method)
+    def run(
+        self,
+        name: str,
+        engine: Engine,
+        method: type[Method] | None = None,
+        config: RunConfig | None = None,
+    ) -> Path:
+        run = self.make(name, engine, method, config)
         before = set(vars(run.method))
         try:
             run.go()
@@ -107,7 +130,7 @@ class Trial:
             run.close()
         _must(
             set(vars(run.method)) == before,
-            "the method object holds state: keep it in me.memory or server.memory",
+            "the method object holds state: keep it in me.memory, server.memory or server.shelf",
         )
         return run.path
 
@@ -132,7 +155,7 @@ class Trial:
 
     def declares(self) -> None:
         """Without its declarations the method cannot send: so nothing travels beside them."""
-        if not self.method.sends:
+        if not self.method(self.method.Settings(**self.settings), self.config.training).sends:
             return
         silent = type("Silent", (self.method,), {"sends": {}})
         try:
@@ -142,29 +165,53 @@ class Trial:
             refusals = str(error)
         _must("does not declare" in refusals, "it declares kinds that it never sends")
 
+    def stacks_faithfully(self) -> None:
+        """A stacked twin that forgets something (a loss, say) learns something else than one client by itself."""
+        if not any(hasattr(step, "together") for step in vars_of(self.method).values()):
+            return
+        mlps = {"models": {**self.config.as_file()["models"], "names": ["mlp-small"]}, "rounds": 2}
+        # Momentum and many steps would blow rounding up to what a forgotten loss looks like.
+        plain = {"training": {"batch": 16, "lr": 0.05, "epochs": 1}}
+        if not learn.can_stack(Training(**plain["training"])):
+            return
+        found = []
+        for stack in (1, 4):
+            content = {**self.config.as_file(), **mlps, **plain, "stack": stack, "method": "local"}
+            path = self.run(f"stack-{stack}", Inline(), config=read_config(content))
+            found.append(_models_of(path))
+        for name, alone in found[0].items():
+            for key, tensor in alone.items():
+                difference = float((tensor.double() - found[1][name][key].double()).abs().max())
+                _must(
+                    difference < STACKING_ERROR,
+                    f"clients that are stacked learn something else than one by one: '{key}' of {name} differs by"
+                    f" {difference:.1g}; does the stacked twin leave something out?",
+                )
+
     def survives_saving(self) -> None:
         host = self._trained_host()
-        keeps = host.method.keeps
+        keeps = host.keeps
         for index in range(2):
             state = host.client(index).state(keeps)
-            fresh = Host(self.federation(), host.method, self.folder).client(index)
+            fresh = Host(self.federation(), host.program, self.folder).client(index)
             fresh.restore(decode(encode(state)))
             again = fresh.state(keeps)
-            _must(
-                encode(state) == encode(again), f"{client_name(index)}'s state does not survive being saved"
-            )
+            _must(encode(state) == encode(again), f"{fresh.name}'s state does not survive being saved")
 
     def rolls_back(self) -> None:
         """A client that fails after having done its work must have the state it had before."""
         path = self.run("failing", Inline(), _changed(self.method, _spoilt))
         failures = failures_of(path)
         _must(bool(failures), "a client that fails is not in the history")
+        first = self.federation().name(0)
         _must(
-            {failure["client"] for failure in failures} == {client_name(0)},
+            {failure["client"] for failure in failures} == {first},
             "one client's failure spread to others",
         )
-        saved = {line["client"] for line in read_lines(path / "states.jsonl")}
-        _must(0 not in saved, "a client that only ever failed has another state than before")
+        _must(
+            first not in read_states(path),
+            "a client that only ever failed has another state than before",
+        )
 
     def reads_only(self) -> None:
         """Every step that says it only reads is watched during a run, and so is an examination."""
@@ -174,7 +221,7 @@ class Trial:
         host = self._trained_host()
         me = host.client(0)
         before = encode(me.state())
-        me.examine(me.model)
+        me.observer.scores(me, me.model, slice(None))
         _must(encode(me.state()) == before, "looking at a client's model changes it")
 
     def _trained_host(self) -> Host:
@@ -182,8 +229,8 @@ class Trial:
         run = self.make(f"host-{len(list(self.folder.iterdir()))}", engine)
         run.open()
         run.go(lambda now: now.stop() if now.round == 1 else None)
-        host = Host(run.federation, run.method, self.folder)
-        host.restore(run.directory.state_files())
+        host = Host(run.federation.population, run.program, self.folder)
+        host.restore(run.client_files())
         run.close()
         return host
 
@@ -202,11 +249,12 @@ def result_of(path: Path) -> dict[str, Any]:
     models = {
         file.name: digest(file.read_bytes()) for file in sorted((path / "models").glob("*.safetensors"))
     }
-    states = {line["client"]: line["digest"] for line in read_lines(path / "states.jsonl")}
+    states = {owner: state.digest for owner, state in read_states(path).items()}
     server = sorted((path / "states").glob("server.*"))[-1]
     return {
         "models": models,
         "states": states,
+        "shelf": [owner for owner in states if owner.startswith(OWNER)],  # its order is part of the result
         "server state": digest(server.read_bytes()),
         "history": history,
         "ledger": list(read_lines(path / "ledger.jsonl")),
@@ -246,13 +294,22 @@ def _changed(
     """The method with its client steps (those marked so) changed, and never stacked."""
     steps = {
         name: change(step)
-        for kind in reversed(method.__mro__)
-        for name, step in vars(kind).items()
+        for name, step in vars_of(method).items()
         if getattr(step, "is_client_step", False) and getattr(step, which, False)
     }
     for step in steps.values():
         vars(step).pop("together", None)
     return type(f"{change.__name__}{method.__name__}", (method,), steps)
+
+
+def vars_of(method: type[Method]) -> dict[str, Any]:
+    """What a class and its ancestors define."""
+    return {name: value for kind in reversed(method.__mro__) for name, value in vars(kind).items()}
+
+
+def _models_of(path: Path) -> dict[str, dict[str, Tensor]]:
+    files = sorted((path / "models").glob("*.safetensors"))
+    return {file.stem: safetensors.torch.load_file(file) for file in files}
 
 
 def _must(truth: bool, what: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from polyfed.data import flip, pad_crop, standard
+from polyfed.data.augment import flip, pad_crop, standard
 
 Refuses = Callable[[str], AbstractContextManager[None]]
 LAYOUTS = [torch.contiguous_format, torch.channels_last]

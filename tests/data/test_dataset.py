@@ -1,16 +1,15 @@
 from __future__ import annotations
 
 import pickle
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import numpy as np
 import pytest
 import torch
 
-from polyfed.data import DataSet, Draft, Rows, in_memory, join_tensors, load, set_tensor_cache
-from polyfed.data.dataset import _tensors
+from polyfed.data import DataSet, dataset
+from polyfed.data.storage import Draft, in_memory
 
 Refuses = Callable[[str], AbstractContextManager[None]]
 
@@ -19,12 +18,6 @@ def small(channels: int = 3, rows: int = 12) -> DataSet:
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (rows, 4, 5, channels), dtype=np.uint8)
     return in_memory(Draft("small", pixels, np.arange(rows) % 3, ("a", "b", "c")))
-
-
-@pytest.fixture
-def cache_limit() -> Iterator[None]:
-    yield
-    set_tensor_cache(256 * 2**20)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -82,19 +75,6 @@ def test_the_index_is_a_copy_that_no_one_can_change() -> None:
         rows.index[0] = 3
 
 
-def test_join_of_one_set_is_rows_and_of_several_is_tensors(refuses: Refuses) -> None:
-    data, other = small(), small(rows=6)
-    joined = Rows.join([data.rows([1]), data.rows([0, 2])])
-    assert joined.index.tolist() == [1, 0, 2]
-    x, y = join_tensors([data.rows([1]), other.rows([5])], torch.channels_last)
-    assert torch.equal(x[1], other.rows([5]).inputs()[0])
-    assert y.tolist() == [1, 2]
-    with refuses("different data sets"):
-        Rows.join([data.rows([1]), other.rows([5])])
-    with refuses("one shape"):
-        join_tensors([data.rows([1]), small(1).rows([5])])
-
-
 def test_bad_rows_and_missing_labels_are_refused(refuses: Refuses) -> None:
     with refuses("go from 0 to 11"):
         small().rows([12])
@@ -106,7 +86,7 @@ def test_bad_rows_and_missing_labels_are_refused(refuses: Refuses) -> None:
         small().column("domain")
 
 
-def test_the_same_rows_give_the_same_tensor_again(cache_limit: None) -> None:
+def test_the_same_rows_give_the_same_tensor_again() -> None:
     data = small()
     first = data.rows([1, 2]).inputs()
     assert data.rows([1, 2]).inputs() is first
@@ -115,41 +95,27 @@ def test_the_same_rows_give_the_same_tensor_again(cache_limit: None) -> None:
     assert data.rows([1, 2]).labels is data.rows([1, 2]).labels
 
 
-def test_the_cache_keeps_to_its_limit_and_forgets_the_oldest(cache_limit: None) -> None:
+def test_the_cache_keeps_to_its_limit_and_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     data = small()
     one = data.rows([0]).inputs().nbytes
-    set_tensor_cache(0)
-    set_tensor_cache(2 * one)
+    cache = dataset._TensorCache(limit=2 * one)
+    monkeypatch.setattr(dataset, "_tensors", cache)
     a, b = data.rows([0]).inputs(), data.rows([1]).inputs()
     assert data.rows([0]).inputs() is a  # now the more recently used
     data.rows([2]).inputs()
     assert data.rows([0]).inputs() is a
     assert data.rows([1]).inputs() is not b
-    assert _tensors.size <= 2 * one
+    assert cache.size <= 2 * one
     large = data.rows([0, 1, 2]).inputs()  # does not fit, so it is not kept
     assert data.rows([0, 1, 2]).inputs() is not large
 
 
-def test_a_cached_look_up_costs_next_to_nothing() -> None:
-    rows = load("digits").rows()
-    rows.inputs()
-    start = time.process_time()
-    for _ in range(1000):
-        rows.tensors()
-    assert time.process_time() - start < 0.5  # microseconds each; the bound is for a busy machine
-
-
-def test_another_process_gets_the_place_of_a_set_and_not_its_bytes() -> None:
-    data = load("digits")
-    sent = pickle.dumps(data.rows([3, 4]))
-    assert len(sent) < 1000
-    back = pickle.loads(sent)
-    assert torch.equal(back.inputs(), data.rows([3, 4]).inputs())
-    assert back.dataset.fingerprint == data.fingerprint
-    hidden = pickle.loads(pickle.dumps(data.without_labels()))
-    assert hidden.labels is None
-    in_mind = pickle.loads(pickle.dumps(small()))
-    assert np.array_equal(in_mind.inputs, small().inputs)
+def test_another_process_gets_the_arrays_of_a_set_that_is_only_in_memory() -> None:
+    data = small().with_labels_from(5)
+    back = pickle.loads(pickle.dumps(data))
+    assert np.array_equal(back.inputs, data.inputs)
+    assert np.array_equal(back.need_labels(), np.arange(12) % 3 + 5)
+    assert (back.fingerprint, back.first_class) == (data.fingerprint, 5)
 
 
 def test_the_fingerprint_depends_on_every_part() -> None:

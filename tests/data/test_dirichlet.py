@@ -7,7 +7,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from polyfed.data import allocation
+from polyfed.data.allocation import dirichlet_shares, fill_up
 from polyfed.data.dataset import Array
 from polyfed.data.dirichlet import Dialect, dirichlet
 
@@ -26,8 +26,8 @@ def give(monkeypatch: pytest.MonkeyPatch, draws: Draws) -> Draws:
         assert len(left[0]) == clients
         return np.array(left.pop(0))
 
-    monkeypatch.setattr("polyfed.data.allocation.shares_of", next_draw)
-    monkeypatch.setattr("polyfed.data.dirichlet.shares_of", next_draw)
+    monkeypatch.setattr("polyfed.data.allocation.dirichlet_shares", next_draw)
+    monkeypatch.setattr("polyfed.data.dirichlet.dirichlet_shares", next_draw)
     return left
 
 
@@ -111,7 +111,7 @@ def test_after_too_many_draws_samples_move_from_the_largest(monkeypatch: pytest.
 
 def test_samples_come_from_the_largest_clients_alone() -> None:
     owner = np.repeat([0, 1, 2, 4], [9, 8, 3, 4])  # client 3 has nothing
-    filled = allocation.fill_up(owner, 5, 3, rng())
+    filled = fill_up(owner, 5, 3, rng())
     # 9 and 8 down to a level of 7: 2 + 1 = 3
     assert np.bincount(filled).tolist() == [7, 7, 3, 3, 4]
 
@@ -144,4 +144,4 @@ def test_a_share_vector_that_is_not_a_number_becomes_one_client(monkeypatch: pyt
         def integers(self, high: int) -> int:
             return high - 1
 
-    assert allocation.shares_of(3, 0.01, Broken()).tolist() == [0, 0, 1]  # type: ignore[arg-type]
+    assert dirichlet_shares(3, 0.01, Broken()).tolist() == [0, 0, 1]  # type: ignore[arg-type]

@@ -6,17 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from polyfed.data import (
-    DataSet,
-    Draft,
-    Rotated,
-    in_memory,
-    load,
-    make_partition,
-    prepare,
-    rotate,
-    split_client,
-)
+from polyfed.data import DataSet, Rotated, load, make_partition, prepare, split_client
+from polyfed.data.domains import rotate
+from polyfed.data.storage import Draft, in_memory
 
 Refuses = Callable[[str], AbstractContextManager[None]]
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,7 +10,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from polyfed.data import Draft, PublicSettings, Rows, adapt, in_memory, load, make_public, rotate
+from polyfed.data import PublicSettings, Rows, load, make_public
+from polyfed.data.domains import rotate
+from polyfed.data.public import adapt
+from polyfed.data.storage import Draft, StoredDataSet, in_memory
 
 Refuses = Callable[[str], AbstractContextManager[None]]
 
@@ -84,6 +86,8 @@ def test_another_set_is_brought_to_the_private_shape(real_data: Path) -> None:
     assert public.class_counts().tolist() == [10] * 10
     again, _ = make_public(settings, private_set, rng())
     assert again is not None
+    assert isinstance(public.dataset, StoredDataSet)
+    assert isinstance(again.dataset, StoredDataSet)
     assert again.dataset.folder == public.dataset.folder
     grey = adapt(private_set, load("digits"))
     assert grey.shape == (1, 8, 8)
@@ -173,28 +177,6 @@ def test_without_labels_there_are_no_other_classes(tmp_path: Path) -> None:
     source = written(tmp_path / "more.npz", things(20))
     assert public_beside_digits(source, labels="none").dataset.first_class == 0
     assert public_beside_digits("share", share=0.1).dataset.first_class == 0
-
-
-def test_a_set_numbered_behind_another_goes_to_other_processes_without_its_arrays(tmp_path: Path) -> None:
-    public = public_beside_digits(written(tmp_path / "other.npz", things(20), rows=2000))
-    data = public.dataset
-    sent = pickle.dumps(data)
-    assert len(sent) < 1000 < data.inputs.nbytes
-    again = pickle.loads(sent)
-    assert (again.fingerprint, again.first_class, again.classes) == (data.fingerprint, 10, data.classes)
-    assert np.array_equal(again.labels, data.need_labels())
-    assert np.array_equal(again.inputs, data.inputs)
-    rows = pickle.loads(pickle.dumps(public))
-    assert torch.equal(rows.labels, public.labels)
-    assert torch.equal(rows.inputs(), public.inputs())
-
-
-def test_a_set_in_memory_goes_whole() -> None:
-    draft = Draft("v", np.zeros((4, 3), np.float32), np.array([0, 1, 0, 1]), ("a", "b"))
-    data = in_memory(draft).with_labels_from(5)
-    again = pickle.loads(pickle.dumps(data))
-    assert again.need_labels().tolist() == [5, 6, 5, 6]
-    assert (again.fingerprint, again.first_class) == (data.fingerprint, 5)
 
 
 @pytest.mark.parametrize(

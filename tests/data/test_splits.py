@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyfed.data import draw_stratified, split_client, split_sizes
-from polyfed.data.splits import apportion
+from polyfed.data.splits import apportion, draw_stratified, split_client, split_sizes
 
 Refuses = Callable[[str], AbstractContextManager[None]]
 

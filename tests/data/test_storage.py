@@ -2,18 +2,20 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from polyfed.data import Draft
-from polyfed.data.storage import open_stored, stored
+from polyfed.data.storage import Draft, StoredDataSet, open_stored, stored, stored_rows
 
 Refuses = Callable[[str], AbstractContextManager[None]]
 KEY = {"a": 1}
@@ -49,7 +51,6 @@ def test_a_set_is_built_once_and_mapped_from_then_on(tmp_path: Path) -> None:
 def test_a_broken_entry_is_built_again(tmp_path: Path, victim: str, harm: str) -> None:
     build = Builder()
     before = stored(KEY, build, tmp_path)
-    assert before.folder is not None
     path = before.folder / victim
     content = path.read_bytes()
     if harm == "missing":
@@ -61,6 +62,48 @@ def test_a_broken_entry_is_built_again(tmp_path: Path, victim: str, harm: str) -
     assert after.inputs.ravel().tolist() == list(range(12))
     assert after.fingerprint == before.fingerprint
     assert [path.name for path in (tmp_path / "data").iterdir()] == [before.folder.name]
+
+
+def large(_: Path) -> Draft:
+    pixels = np.random.default_rng(0).integers(0, 256, (500, 4, 4, 1), dtype=np.uint8)
+    return Draft("large", pixels, np.arange(500) % 3, ("a", "b", "c"))
+
+
+@pytest.mark.parametrize("dumps", [pickle.dumps, ForkingPickler.dumps])
+def test_another_process_gets_the_folder_of_a_stored_set_and_not_its_bytes(
+    tmp_path: Path, dumps: Callable[[object], bytes]
+) -> None:
+    whole = stored(KEY, large, tmp_path)
+    for data in (whole, whole.without_labels(), whole.with_labels_from(10)):
+        sent = dumps(data)
+        assert len(sent) < 500 < data.inputs.nbytes
+        back = pickle.loads(sent)
+        assert isinstance(back, StoredDataSet)
+        assert isinstance(back.inputs, np.memmap)
+        assert (back.folder, back.fingerprint, back.first_class) == (
+            data.folder,
+            data.fingerprint,
+            data.first_class,
+        )
+        assert np.array_equal(back.inputs, data.inputs)
+        assert np.array_equal(back.labels, data.labels)  # type: ignore[arg-type]
+
+
+def test_rows_of_a_stored_set_are_the_same_in_another_process(tmp_path: Path) -> None:
+    rows = stored(KEY, large, tmp_path).with_labels_from(10).rows([3, 1])
+    back = pickle.loads(pickle.dumps(rows))
+    assert torch.equal(back.inputs(), rows.inputs())
+    assert back.labels.tolist() == [10, 11]
+
+
+def test_rows_stored_as_a_set_keep_the_constants_and_columns_of_the_whole(tmp_path: Path) -> None:
+    whole = stored(KEY, Builder(), tmp_path)
+    part = stored_rows(whole, np.array([2, 0]), {"which": "two"}, tmp_path)
+    assert np.array_equal(part.inputs, whole.inputs[[2, 0]])
+    assert part.need_labels().tolist() == [1, 0]
+    assert part.column("site").tolist() == [1, 0]
+    assert (part.mean, part.std, part.classes) == (whole.mean, whole.std, whole.classes)
+    assert part.fingerprint != whole.fingerprint
 
 
 def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
@@ -120,7 +163,6 @@ def test_a_cache_that_cannot_be_written_says_what_to_set(tmp_path: Path, refuses
 
 def test_arrays_of_python_objects_are_never_read(tmp_path: Path, refuses: Refuses) -> None:
     folder = stored(KEY, Builder(), tmp_path).folder
-    assert folder is not None
     trap = np.array([{"a": 1}, None, None], dtype=object)
     np.save(folder / "labels.npy", trap, allow_pickle=True)
     facts = json.loads((folder / "set.json").read_text())

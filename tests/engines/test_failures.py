@@ -12,12 +12,10 @@ import pytest
 import torch
 from tests.conftest import MakeRun
 
-from polyfed import Client, Fields, Kind, Method, MethodSettings, client_step, learn
+from polyfed import Client, Fields, Fleet, Kind, Method, MethodSettings, Server, client_step, learn
 from polyfed.engines import Inline, Pool
 from polyfed.errors import RunError
 from polyfed.federation.engine import Engine
-from polyfed.federation.fleet import Fleet
-from polyfed.federation.nodes import Server
 from polyfed.runs.checkpoint import read_lines
 from polyfed.runs.rounds import Run
 from polyfed.testing import result_of
@@ -125,7 +123,7 @@ def test_a_client_that_failed_once_has_trained_one_round_less(make_run: MakeRun,
 def _memory_of(run: Run, index: int) -> dict[str, Any]:
     from polyfed.federation.message import decode
 
-    return dict(decode(run.directory.state_files()[index].read_bytes())["memory"])
+    return dict(decode(run.client_files()[index].read_bytes())["memory"])
 
 
 @pytest.mark.parametrize("keeps", [True, False])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyfed.engines.scheduler import OWN_SHORT_SECONDS, Move, Rota, Shift
+from polyfed.engines.scheduler import OWN_SHORT_SECONDS, Move, Scheduler, Shift
 from polyfed.federation.engine import Call, Task
 from polyfed.federation.nodes import Moment
 
@@ -13,9 +13,9 @@ def task(*units: tuple[int, ...], window: int | None = None) -> Task:
     )
 
 
-def rota(seconds: dict[int, float], homes: dict[int, int] | None = None, workers: int = 2) -> Rota:
+def scheduler(seconds: dict[int, float], homes: dict[int, int] | None = None, workers: int = 2) -> Scheduler:
     """Clients of known cost, some of which live somewhere."""
-    made = Rota(workers)
+    made = Scheduler(workers)
     for client, cost in seconds.items():
         made.note_seconds("step", client, cost)
     for client, home in (homes or {}).items():
@@ -23,12 +23,12 @@ def rota(seconds: dict[int, float], homes: dict[int, int] | None = None, workers
     return made
 
 
-def shift(known: Rota, what: Task) -> Shift:
+def shift(known: Scheduler, what: Task) -> Shift:
     return known.shift(what, range(len(what.units)))
 
 
 def test_clients_that_stay_are_done_where_they_live_and_the_others_anywhere() -> None:
-    known = rota({0: 1, 1: 1}, {0: 1, 1: 0})
+    known = scheduler({0: 1, 1: 1}, {0: 1, 1: 0})
     known.note(2, 1, stays=False)
     found = shift(known, task((0,), (1,), (2,)))
     assert [list(mine) for mine in found.own] == [[1], [0]]
@@ -37,7 +37,7 @@ def test_clients_that_stay_are_done_where_they_live_and_the_others_anywhere() ->
 
 
 def test_a_stack_comes_together_where_its_first_client_lives() -> None:
-    known = rota({}, {0: 1, 1: 0})
+    known = scheduler({}, {0: 1, 1: 0})
     found = shift(known, task((0, 1, 2)))
     assert found.moves == [Move(1, 0, 1)]
     assert [list(mine) for mine in found.own] == [[], [0]]
@@ -45,16 +45,16 @@ def test_a_stack_comes_together_where_its_first_client_lives() -> None:
 
 
 def test_clients_move_where_a_worker_would_be_idle_but_not_for_a_little() -> None:
-    crowded = rota({0: 1, 1: 1, 2: 1, 3: 1}, dict.fromkeys(range(4), 0))
+    crowded = scheduler({0: 1, 1: 1, 2: 1, 3: 1}, dict.fromkeys(range(4), 0))
     found = shift(crowded, task((0,), (1,), (2,), (3,)))
     assert len(found.moves) == 2
     assert sorted(map(len, found.own)) == [2, 2]
-    nearly_even = rota({0: 1, 1: 1.05}, {0: 0, 1: 1})
+    nearly_even = scheduler({0: 1, 1: 1.05}, {0: 0, 1: 1})
     assert shift(nearly_even, task((0,), (1,))).moves == []
 
 
 def test_the_longest_of_the_free_ones_are_first_unless_replies_are_streamed() -> None:
-    known = rota({0: 1, 1: 3, 2: 2})
+    known = scheduler({0: 1, 1: 3, 2: 2})
     units = [(0,), (1,), (2,)]
     assert list(shift(known, task(*units)).free) == [1, 2, 0]
     assert list(shift(known, task(*units, window=2)).free) == [0, 1, 2]
@@ -62,13 +62,13 @@ def test_the_longest_of_the_free_ones_are_first_unless_replies_are_streamed() ->
 
 def test_units_travel_together_until_that_is_work_for_a_while() -> None:
     short, long = OWN_SHORT_SECONDS / 4, OWN_SHORT_SECONDS * 2
-    known = rota({0: short, 1: short, 2: long, 3: short}, dict.fromkeys(range(4), 0), workers=1)
+    known = scheduler({0: short, 1: short, 2: long, 3: short}, dict.fromkeys(range(4), 0), workers=1)
     found = shift(known, task((0,), (1,), (2,), (3,)))
     assert [found.batch(0, limit=9) for _ in range(3)] == [{0: short, 1: short, 2: long}, {3: short}, {}]
 
 
 def test_nothing_beyond_the_limit_is_handed_out() -> None:
-    known = rota({}, {0: 0, 1: 0})
+    known = scheduler({}, {0: 0, 1: 0})
     found = shift(known, task((2,), (0,), (1,), (3,), window=2))
     assert list(found.batch(0, limit=2)) == [1]
     assert list(found.batch(1, limit=2)) == [0]
@@ -78,7 +78,7 @@ def test_nothing_beyond_the_limit_is_handed_out() -> None:
 
 
 def test_a_worker_is_given_a_client_that_it_has_met_before_if_there_is_one() -> None:
-    known = rota({0: 1, 1: 1, 2: 1})
+    known = scheduler({0: 1, 1: 1, 2: 1})
     known.note(1, 0, stays=False)
     found = shift(known, task((0,), (1,), (2,)))
     assert list(found.batch(0, limit=9)) == [1]

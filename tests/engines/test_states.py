@@ -10,10 +10,9 @@ import pytest
 import torch
 from tests.conftest import MakeRun
 
-from polyfed import Client, Fields, Kind, Method, client_step, learn
-from polyfed.engines import Inline, Pool, machine
-from polyfed.federation.fleet import Fleet
-from polyfed.federation.nodes import Server
+from polyfed import Client, Fields, Fleet, Kind, Method, Server, client_step, learn, machine
+from polyfed.engines import Inline, Pool
+from polyfed.federation.fleet import EngineFleet
 from polyfed.testing import result_of
 
 
@@ -37,6 +36,7 @@ def test_a_tight_pool_gives_the_same_result(make_run: MakeRun) -> None:
     assert result_of(roomy.path) == result_of(tight.path)
 
 
+@pytest.mark.slow
 def test_workers_that_are_spawned_give_the_same_result_as_forked_ones(make_run: MakeRun) -> None:
     forked, spawned = (make_run("local", Pool(2, start_method=how), rounds=2) for how in ("fork", "spawn"))
     forked.go()
@@ -57,7 +57,8 @@ class Lopsided(Method):
         return {"count": me.memory["count"]}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        homes = fleet.engine.rota.homes if isinstance(fleet.engine, Pool) else {}
+        assert isinstance(fleet, EngineFleet)
+        homes = fleet.engine.scheduler.homes if isinstance(fleet.engine, Pool) else {}
         cohort = fleet.sample()
         if server.memory.get("crowd"):
             cohort = [facts for facts in cohort if facts.index in server.memory["crowd"]]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import fcntl
-import io
 import multiprocessing
 import os
-import re
 import signal
 import time
 from collections.abc import Callable
@@ -14,13 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from tests.conftest import job, round_of
 
-from polyfed.cli import progress
-from polyfed.cli.progress import duration, follow_grid
 from polyfed.experiments import grid
-from polyfed.experiments.grid import carry_out
+from polyfed.experiments.grid import run_jobs
 from polyfed.experiments.jobs import Job, Snapshot, state_of
 from polyfed.runs import api
 from polyfed.runs.checkpoint import read_lines, read_manifest
@@ -34,7 +29,7 @@ LONG = 20  # rounds: long enough to be killed in the middle
 
 @pytest.fixture(autouse=True)
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grid, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(grid, "POLL_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -87,16 +82,16 @@ def test_results_are_the_same_whatever_the_workers(tmp_path: Path, small: dict[s
         return [job(folder / method / "seed-0", small, method=method) for method in ("local", "fedavg")]
 
     for workers in (1, 2, 4):
-        assert carry_out(jobs(workers), workers) == []
+        assert run_jobs(jobs(workers), workers) == []
     assert results(jobs(1)) == results(jobs(2)) == results(jobs(4))
 
 
 def test_what_has_finished_is_not_touched(tmp_path: Path, small: dict[str, Any]) -> None:
     jobs = [job(tmp_path / f"seed-{seed}", small, seed=seed, rounds=1) for seed in (0, 1)]
-    carry_out(jobs, 1)
+    run_jobs(jobs, 1)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     told: list[Snapshot] = []
-    assert carry_out(jobs, 2, told.append) == []
+    assert run_jobs(jobs, 2, told.append) == []
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     assert told[0].finished == ("seed-0", "seed-1")
     assert told[0].share == 1
@@ -116,7 +111,7 @@ def test_a_run_that_fails_does_not_stop_the_others(
         return 1 / 0 if out == buggy.path else prepare(config, out, *args)
 
     monkeypatch.setattr(api, "prepare_checked", with_bug)
-    failures = carry_out([hopeless, buggy, *good], workers)
+    failures = run_jobs([hopeless, buggy, *good], workers)
     reasons = {failure.job.path.name: failure.reason for failure in failures}
     assert reasons.keys() == {"hopeless", "buggy"}
     assert "every client failed" in reasons["hopeless"]
@@ -126,9 +121,9 @@ def test_a_run_that_fails_does_not_stop_the_others(
 
 def test_a_damaged_folder_is_a_failure_and_the_others_go_on(tmp_path: Path, small: dict[str, Any]) -> None:
     jobs = [job(tmp_path / f"seed-{seed}", small, seed=seed, rounds=1) for seed in (0, 1)]
-    carry_out(jobs[:1], 1)
+    run_jobs(jobs[:1], 1)
     (jobs[0].path / "manifest.json").write_text("{}")
-    (failure,) = carry_out(jobs, 2)
+    (failure,) = run_jobs(jobs, 2)
     assert failure.job is jobs[0]
     assert "truncated or edited" in failure.reason
     assert state_of(jobs[1]) == "finished"
@@ -144,7 +139,7 @@ def test_runs_that_use_several_threads_are_not_forked(tmp_path: Path, small: dic
 
 
 def process_of(name: str) -> int | None:
-    """The process of a run; None if it is dead and not yet buried."""
+    """The process of a run; None if it has ended and was not joined yet."""
     return next((child.pid for child in multiprocessing.active_children() if child.name == name), None)
 
 
@@ -183,7 +178,7 @@ def test_a_process_that_is_killed_costs_nothing(
                 gate.touch()
 
     jobs = long_jobs(tmp_path / "runs")
-    assert carry_out(jobs, workers, kill) == []
+    assert run_jobs(jobs, workers, kill) == []
     assert f"{killed[0]}: its process died (signal SIGKILL)" in caplog.text
     assert results(jobs) == expected
 
@@ -202,18 +197,18 @@ def test_a_run_whose_process_dies_twice_is_a_failure(
                     deaths.append(pid)
 
     jobs = long_jobs(tmp_path)
-    (failure,) = carry_out(jobs, 2, kill)
+    (failure,) = run_jobs(jobs, 2, kill)
     assert failure.job is jobs[1]
     assert failure.reason == "its process died twice (signal SIGKILL)"
     assert results([jobs[0], jobs[2]]) == {
         name: result for name, result in expected.items() if name != "fedavg/seed-0"
     }
-    assert carry_out(jobs, 1) == []
+    assert run_jobs(jobs, 1) == []
     assert results(jobs) == expected
 
 
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGTERM, 2), (signal.SIGINT, 1)])
-def test_a_signal_to_this_process_alone_ends_the_runs_under_way_well(
+def test_a_signal_to_this_process_alone_ends_the_runs_under_way_after_their_rounds(
     tmp_path: Path,
     long_jobs: Callable[[Path], list[Job]],
     expected: dict[str, Any],
@@ -232,14 +227,14 @@ def test_a_signal_to_this_process_alone_ends_the_runs_under_way_well(
     jobs = long_jobs(tmp_path / "runs")
     before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt):
-        carry_out(jobs, workers, interrupt)
+        run_jobs(jobs, workers, interrupt)
     assert signal.getsignal(number) == before
     assert told[-1].stopping
     assert [state_of(each) for each in jobs] == ["begun"] * workers + ["new"] * (3 - workers)
     for each in jobs[:workers]:
         saved = read_manifest(each.path)["round"]
         assert saved == list(read_lines(each.path / "history.jsonl"))[-1]["round"]
-    assert carry_out(jobs, 1) == []
+    assert run_jobs(jobs, 1) == []
     assert results(jobs) == expected
 
 
@@ -252,7 +247,7 @@ def test_a_second_signal_ends_everything_at_once(tmp_path: Path, small: dict[str
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        carry_out(jobs, workers, interrupt)
+        run_jobs(jobs, workers, interrupt)
     assert multiprocessing.active_children() == []
     assert [state_of(each) for each in jobs] == ["begun"] * workers + ["new"] * (2 - workers)
 
@@ -261,7 +256,7 @@ def test_runs_do_not_outlive_a_grid_that_was_killed(
     tmp_path: Path, long_jobs: Callable[[Path], list[Job]], expected: dict[str, Any], gate: Path
 ) -> None:
     jobs = long_jobs(tmp_path / "runs")
-    process = fork.Process(target=carry_out, args=(jobs, 2))
+    process = fork.Process(target=run_jobs, args=(jobs, 2))
     process.start()
     deadline = time.monotonic() + 60
     while min(round_of(each.path) for each in jobs[:2]) < 2:
@@ -275,54 +270,5 @@ def test_runs_do_not_outlive_a_grid_that_was_killed(
             fcntl.flock(lock, fcntl.LOCK_EX)  # waits until the run has let go of its directory
         assert state_of(each) == "begun"
         assert 0 < read_manifest(each.path)["round"] < LONG
-    assert carry_out(jobs, 2) == []
+    assert run_jobs(jobs, 2) == []
     assert results(jobs) == expected
-
-
-# -- the screen ----------------------------------------------------------------------------------------------
-
-
-def test_without_a_terminal_there_is_a_line_a_run_and_one_for_each_failure(
-    tmp_path: Path, small: dict[str, Any]
-) -> None:
-    jobs = [job(tmp_path / f"seed-{seed}", small, seed=seed, rounds=2) for seed in (0, 1)]
-    carry_out(jobs[:1], 1)
-    hopeless = job(tmp_path / "hopeless", small, training={"batch": 16, "lr": 1e30})
-    said = io.StringIO()
-    (failure,) = follow_grid([*jobs, hopeless], 1, Console(file=said, width=80))
-    lines = said.getvalue().splitlines()
-    assert lines[0] == "1 of 3 runs had finished before"
-    assert [line for line in lines if line.startswith("seed-1 has finished (2 of 3)")]
-    assert lines[-1] == f"failed: {hopeless.path}: {failure.reason}"
-
-
-def test_in_a_terminal_there_are_bars_and_no_thread_beside_the_forks(
-    tmp_path: Path, small: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jobs = [job(tmp_path / f"seed-{seed}", small, seed=seed, rounds=12) for seed in (0, 1)]
-    said = io.StringIO()
-    threads: list[int] = []
-    tell = progress._GridScreen.tell
-
-    def counting(self: Any, now: Snapshot) -> None:
-        threads.append(len(list(Path("/proc/self/task").iterdir())))
-        tell(self, now)
-
-    threads_before = len(list(Path("/proc/self/task").iterdir()))
-    monkeypatch.setattr(progress._GridScreen, "tell", counting)
-    follow_grid(jobs, 2, Console(file=said, width=100, force_terminal=True))
-    plain = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", said.getvalue())
-    assert "2/2 runs" in plain
-    assert "seed-1" in plain
-    assert re.search(r"\d+/12 rounds", plain)
-    assert max(threads) <= threads_before
-
-
-def test_time_left_reads_well() -> None:
-    assert [duration(seconds) for seconds in (4.2, 89, 600, 7199, 9000)] == [
-        "4 s",
-        "89 s",
-        "10 min",
-        "2 h 0 min",
-        "2 h 30 min",
-    ]

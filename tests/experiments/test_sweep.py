@@ -146,7 +146,7 @@ def test_a_sweep_from_python_gives_records_and_rows(done: polyfed.SweepResult) -
     assert all(run.config["training"]["lr"] == 0.1 for runs in done.runs.values() for run in runs)
 
 
-def test_results_are_written_one_line_a_run(done: polyfed.SweepResult) -> None:
+def test_results_are_written_with_one_line_per_run(done: polyfed.SweepResult) -> None:
     with (done.path / "results.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert [(line["method"], line["seed"]) for line in lines] == [
@@ -206,7 +206,7 @@ def test_the_same_sweep_again_does_nothing_and_another_one_is_refused(
         polyfed.sweep(small, {}, out=tmp_path / "mine")
 
 
-def test_a_run_that_fails_is_told_and_the_others_are_there(
+def test_a_run_that_fails_is_reported_and_the_others_are_there(
     tmp_path: Path, small: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     result = polyfed.sweep(small, {"training.lr": [0.1, 1e30]}, out=tmp_path / "out", workers=2)
@@ -287,8 +287,8 @@ def test_a_sweep_that_is_stopped_and_whose_process_is_killed_ends_as_if_nothing_
         assert result_of(path) == result_of(alone.path)
 
 
-def test_a_stated_sweep_can_be_read_again(done: polyfed.SweepResult) -> None:
-    stated = json.loads((done.path / "sweep.json").read_text())
-    assert stated["sets"] == {"method": ["local", "fedavg"], "training.lr": ["0.1"]}
-    assert stated["seeds"] == 2
-    assert read_config(stated["file"]).rounds == 3
+def test_what_was_swept_can_be_read_again(done: polyfed.SweepResult) -> None:
+    definition = json.loads((done.path / "sweep.json").read_text())
+    assert definition["sets"] == {"method": ["local", "fedavg"], "training.lr": ["0.1"]}
+    assert definition["seeds"] == 2
+    assert read_config(definition["file"]).rounds == 3

@@ -9,12 +9,10 @@ import pytest
 import torch
 from tests.conftest import MakeRun
 
-from polyfed import Client, Fields, Kind, Method, MethodSettings, client_step
+from polyfed import Client, Fields, Fleet, Kind, Method, MethodSettings, Server, client_step
 from polyfed.engines import Inline, Pool
 from polyfed.errors import ConfigError, MethodError, RunError
-from polyfed.federation.fleet import Fleet
-from polyfed.federation.message import encode
-from polyfed.federation.nodes import Server
+from polyfed.federation.message import decode, encode
 from polyfed.runs.checkpoint import read_lines
 from polyfed.runs.history import RunRecord
 
@@ -133,14 +131,12 @@ def test_on_a_ring_everyone_hears_two_neighbours_and_each_link_is_counted(
 ) -> None:
     run = make_run(Gossip, engine, rounds=1)
     run.go()
-    from polyfed.federation.message import decode
-
     heard = {
-        index: decode(path.read_bytes())["memory"]["heard"]
-        for index, path in run.directory.state_files().items()
+        name: decode(path.read_bytes())["memory"]["heard"]
+        for name, path in run.directory.state_files().items()
     }
-    assert heard[0] == [["client-1", 1.0], ["client-3", 3.0]]
-    assert heard[2] == [["client-1", 1.0], ["client-3", 3.0]]
+    assert heard["client-0"] == [["client-1", 1.0], ["client-3", 3.0]]
+    assert heard["client-2"] == [["client-1", 1.0], ["client-3", 3.0]]
     by_kind = run.summary["bytes"]
     assert by_kind["up"]["posteriors"] == 4 * 2 * 20  # clients × listeners × five floats
     assert by_kind["down"]["posteriors"] == 4 * 2 * 20
@@ -195,3 +191,82 @@ def test_a_noted_loss_that_is_no_number_is_null_in_the_history(make_run: MakeRun
     text = (run.path / "history.jsonl").read_text()
     assert "NaN" not in text
     assert json.loads(text)["noted"] == {"number": 1.5, "loss": None}
+
+
+# -- the mean of a field -------------------------------------------------------------------------------------
+
+
+class Mean(Method):
+    """Everyone sends weights with a BatchNorm counter, and a table; the server takes means of each."""
+
+    name = "mean"
+    sends: ClassVar = {"weights": Kind.WEIGHTS, "table": Kind.LOGITS}
+    broken: ClassVar[frozenset[int]] = frozenset()
+
+    @client_step
+    def send(self, me: Client, what: str) -> Fields:
+        number = me.facts.index
+        if number in self.broken:
+            raise ValueError("broken")
+        if what == "table":
+            return {"table": torch.full((2, 3), float(2**number))}
+        # In single precision 2²⁴ + 1 is 2²⁴.
+        w = torch.tensor([float(number), 2.0**24 if number == 0 else 1.0])
+        counter = torch.tensor([7, 3, 9, 1][number])
+        return {"weights": {"w": w, "num_batches_tracked": counter}}
+
+    @client_step
+    def rest(self, me: Client) -> Fields:
+        return {}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        cohort = fleet.sample()
+        fleet.ask(self.rest, cohort)
+        for field in ("weights", "table"):
+            server.memory[field] = fleet.mean(self.send, cohort, field, default="nothing", what=field)
+            server.memory[f"{field} by share"] = fleet.mean(
+                self.send,
+                cohort,
+                field,
+                share=lambda client: [0, 1, 3, 0][client.index],
+                default=0,
+                what=field,
+            )
+        server.memory["no share"] = fleet.mean(
+            self.send, cohort, "table", share=lambda client: 0, default="nothing", what="table"
+        )
+
+
+@pytest.mark.parametrize("engine", [Inline(), Pool(2)], ids=["inline", "pool"])
+def test_the_mean_of_a_field_by_hand(make_run: MakeRun, engine: Any) -> None:
+    run = make_run(Mean, engine, rounds=1)
+    run.go()
+    found = run.server.memory
+    # (0 + 1 + 2 + 3) / 4, and (2²⁴ + 3) / 4, which single precision would make 2²² + ½ or 2²²
+    assert found["weights"]["w"].tolist() == [1.5, torch.tensor((2**24 + 3) / 4).item()]
+    assert found["weights"]["num_batches_tracked"].item() == 9
+    assert found["weights"]["num_batches_tracked"].dtype == torch.int64
+    # (1 · 1 + 3 · 2) / 4
+    assert found["weights by share"]["w"].tolist() == [1.75, 1.0]
+    assert torch.equal(found["table"], torch.full((2, 3), (1 + 2 + 4 + 8) / 4))
+    assert torch.equal(found["table by share"], torch.full((2, 3), (2 + 3 * 4) / 4))
+    assert found["no share"] == "nothing"
+
+
+def test_where_no_reply_is_of_use_the_default_is_given_back(make_run: MakeRun) -> None:
+    run = make_run(type("Broken", (Mean,), {"broken": frozenset(range(4))}), rounds=1)
+    run.go()
+    assert run.server.memory["weights"] == run.server.memory["table"] == "nothing"
+
+
+class Strict(Mean):
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        cohort = fleet.sample()
+        fleet.ask(self.rest, cohort)
+        fleet.mean(self.send, cohort, "table", what="table")
+
+
+def test_without_a_default_a_mean_of_nothing_ends_the_run(make_run: MakeRun) -> None:
+    run = make_run(type("Broken", (Strict,), {"broken": frozenset(range(4))}), rounds=1)
+    with pytest.raises(RunError, match=r"^round 1: no client gave a reply to 'send' that is of use$"):
+        run.go()

@@ -8,6 +8,7 @@ from torch import nn
 
 from polyfed.errors import ModelError
 from polyfed.learn import (
+    TableMean,
     WeightedMean,
     is_statistic,
     load_weights,
@@ -118,14 +119,24 @@ def test_what_is_no_weights_is_refused(nonsense: Any) -> None:
         load_weights(model, {**weights_of(model), "bias": "none"})  # type: ignore[dict-item]
 
 
-def test_a_mean_of_known_names_takes_all_of_them() -> None:
-    """Else the first that leaves some out would decide, and all that are whole would be refused."""
+def test_what_does_not_fit_the_weights_before_it_is_refused_and_not_added() -> None:
     whole = {"weight": torch.ones(2), "bias": torch.zeros(1)}
-    mean = WeightedMean(whole)
+    mean = WeightedMean()
+    mean.add(whole, 1)
     with pytest.raises(ModelError, match="other names"):
         mean.add({"weight": torch.full((2,), 9.0)}, 1)
-    mean.add(whole, 1)
+    with pytest.raises(ModelError, match="'bias' of another size"):
+        mean.add({"weight": torch.full((2,), 9.0), "bias": torch.zeros(3)}, 1)
+    assert mean.total == 1
     assert mean.result()["weight"].tolist() == [1, 1]
+
+
+def test_the_mean_of_tables_by_hand() -> None:
+    mean = TableMean()
+    mean.add(torch.tensor([[1.0, 2.0]]), 1)
+    mean.add(torch.tensor([[5.0, -2.0]]), 3)
+    assert mean.total == 4
+    assert mean.result().tolist() == [[4.0, -1.0]]
 
 
 def test_norm_entries_are_those_of_batch_norm_alone() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polyfed.federation.message import Weights, decode
-from polyfed.runs.rounds import Run
+from polyfed.runs.api import SimulatedRun as Run
 
 Prepare = Callable[..., Run]
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -68,6 +68,11 @@ def said(model: nn.Module, x: Tensor) -> Tensor:
     return logits
 
 
+def no_scratch_models(architecture: str, place: int = 0) -> nn.Module:
+    """For a client made by hand, which has no use for them."""
+    raise AssertionError(f"nobody asks for {architecture} here")
+
+
 class Bench:
     """What a run's clients and server begin with, and the streams that they draw from."""
 
@@ -113,7 +118,7 @@ class Bench:
 
 def state_of(run: Run, client: int) -> Weights:
     """A client's model as it was saved last."""
-    weights: Weights = decode(run.directory.state_files()[client].read_bytes())["model"]
+    weights: Weights = decode(run.client_files()[client].read_bytes())["model"]
     return weights
 
 

@@ -13,7 +13,7 @@ from tests.methods.by_hand import BATCH, LR, Prepare
 from torch import nn
 
 import polyfed
-from polyfed.runs.rounds import Run
+from polyfed.runs.api import SimulatedRun as Run
 
 
 @pytest.fixture
@@ -32,7 +32,10 @@ def federate(tmp_path: Path) -> Iterator[Prepare]:
                 "partition": {"kind": "quantity", "alpha": 2.0},
                 "public": {"source": "share", "share": 0.3},
             },
-            "models": {"server": models[0].__name__ if server else None},
+            "models": {
+                "names": [maker.__name__ for maker in models],
+                "server": models[0].__name__ if server else None,
+            },
             "training": {"lr": LR, "batch": BATCH, "epochs": 1},
             "checkpoint_seconds": 0,
         }

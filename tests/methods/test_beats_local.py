@@ -43,6 +43,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "epochs"),
     [

@@ -25,11 +25,11 @@ from tests.methods.by_hand import (
 from torch import Tensor
 from torch.nn import functional as F
 
-from polyfed.federation.message import Fields
+from polyfed.federation.message import Fields, decode
 from polyfed.federation.method import client_step, reads_only
-from polyfed.federation.nodes import Client, Server
+from polyfed.federation.nodes import Client
 from polyfed.methods.cronus import Cronus, robust_mean
-from polyfed.runs.rounds import Run
+from polyfed.runs.api import SimulatedRun as Run
 
 
 def line(*firsts: float) -> Tensor:
@@ -160,13 +160,14 @@ def test_rounds_equal_a_loop_by_hand(federate: Prepare) -> None:
 
 
 class Watched(Cronus):
-    """Notes how often the consensus is right about the public rows."""
+    """Client 0 remembers how often the consensus is right about the public rows."""
 
-    def distil_server(self, server: Server, rows: Tensor, answers: Tensor) -> None:
-        assert server.public is not None
-        right = (answers.argmax(dim=1) == server.public[rows].labels).float().mean()
-        server.memory.setdefault("right", []).append(float(right))
-        super().distil_server(server, rows, answers)
+    @client_step
+    def update(self, me: Client, rows: Tensor, posteriors: Tensor) -> Fields:
+        if me.facts.index == 0:
+            right = (posteriors.argmax(dim=1) == me.public[rows].labels).float().mean()
+            me.memory.setdefault("right", []).append(float(right))
+        return super().update(me, rows, posteriors)
 
 
 class Poisoned(Watched):
@@ -197,7 +198,7 @@ def consensus(make_run: MakeRun, method: type[Watched], **settings: Any) -> list
         evaluate={"every": 4, "test_rows": 0},
     )
     run.go()
-    right: list[float] = run.server.memory["right"]
+    right: list[float] = decode(run.client_files()[0].read_bytes())["memory"]["right"]
     return right
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from polyfed.errors import MethodError
 from polyfed.methods.fdmeta import FDMeta, FDMetaSettings, doubts
-from polyfed.runs.rounds import Run
+from polyfed.runs.api import SimulatedRun as Run
 
 FDMETA: dict[str, Any] = {
     "name": "fdmeta",

@@ -14,13 +14,12 @@ from torch.nn import functional as F
 import polyfed
 from polyfed import learn, models
 from polyfed.errors import MethodError
-from polyfed.federation.message import Fields, Weights, decode
+from polyfed.federation.message import Fields, Weights, decode, encode
 from polyfed.federation.method import client_step
 from polyfed.federation.nodes import Client
-from polyfed.learn import Training
-from polyfed.methods import FedAvg, FedProx
+from polyfed.methods import FedAvg, FedProx, local_training
 from polyfed.methods.fedprox import FedProxSettings
-from polyfed.runs.rounds import Run
+from polyfed.runs.api import SimulatedRun as Run
 
 MakeRun = Callable[..., Run]
 Prepare = Callable[..., Run]
@@ -183,10 +182,27 @@ def test_clients_trained_stacked_give_the_same_mean(
     make_run: MakeRun, method: type[FedAvg], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = averaged(make_run(method, settings=settings, rounds=2, stack=1))["mlp-small"]
-    monkeypatch.setattr(method, "penalty", None)  # what is stacked does without
+    monkeypatch.setattr(local_training, "train", None)  # what is stacked does without
     together = averaged(make_run(method, settings=settings, rounds=2, stack=4))["mlp-small"]
     for name, tensor in alone.items():
         assert torch.allclose(tensor, together[name], atol=1e-5)
+
+
+class Calmed(FedAvg):
+    """FedAvg whose clients also keep their logits small: a local loss that has no form for a stack."""
+
+    name = "calmed"
+
+    def local_loss(self, me: Client, weights: Weights) -> learn.ExtraLoss:
+        return lambda _model, _rows, _x, logits: logits.square().mean()
+
+
+def test_a_local_loss_of_ones_own_counts_where_clients_would_be_stacked(make_run: MakeRun) -> None:
+    alone = averaged(make_run(Calmed, rounds=2, stack=1))["mlp-small"]
+    asked_to_stack = averaged(make_run(Calmed, rounds=2, stack=4))["mlp-small"]
+    without = averaged(make_run(FedAvg, rounds=2, stack=1))["mlp-small"]
+    assert all(torch.equal(tensor, asked_to_stack[name]) for name, tensor in alone.items())
+    assert not any(torch.allclose(tensor, without[name], atol=1e-3) for name, tensor in alone.items())
 
 
 # -- several architectures -----------------------------------------------------------------------------------
@@ -278,7 +294,7 @@ def test_the_pull_of_fedprox_by_hand() -> None:
         for parameter in model.parameters():
             parameter.add_(2.0)
     model(torch.randn(4, 5))  # moves the running statistics: they are not pulled
-    pull = FedProx(FedProxSettings(mu=0.5), Training()).penalty(anchor)
+    pull = learn.Proximal(0.5, anchor)
     loss = pull(model, torch.empty(0), torch.empty(0), torch.empty(0))
     # µ/2 · ‖w - w_t‖² = 0.25 · 2² · (5 + 5 + 15 + 3); its gradient µ (w - w_t) = 0.5 · 2
     assert loss.item() == pytest.approx(0.25 * 4 * 28)
@@ -292,8 +308,10 @@ def test_fedprox_equals_a_loop_by_hand(prepare: Prepare, mu: float) -> None:
     assert close(averaged(run)["plain"], by_hand(run, "plain", [0, 1, 2], mu=mu))
 
 
-def test_fedprox_pulls_by_default() -> None:
-    assert FedProx(FedProxSettings(), Training()).proximal == 0.01
+def test_fedprox_pulls_by_default(prepare: Prepare) -> None:
+    assert FedProxSettings().mu == 0.01
+    found = [averaged(prepare([plain], method=name))["plain"] for name in ("fedavg", "fedprox")]
+    assert encode(found[0]) != encode(found[1])
 
 
 def test_with_local_norms_clients_are_scored_and_written_with_their_own(make_run: MakeRun) -> None:
@@ -305,7 +323,7 @@ def test_with_local_norms_clients_are_scored_and_written_with_their_own(make_run
     assert norms
     for index in range(4):
         model = polyfed.load_model(run.path, f"client-{index}")
-        kept = decode(run.directory.state_files()[index].read_bytes())["memory"]["norms"]
+        kept = decode(run.client_files()[index].read_bytes())["memory"]["norms"]
         for name, tensor in learn.weights_of(model).items():
             assert torch.equal(tensor, kept[name] if name in norms else shared[name])
         right = learn.score(model, *run.federation.whole_test.tensors(models.memory_format(model)))
@@ -375,6 +393,49 @@ def test_a_kept_optimiser_is_carried_over(make_run: MakeRun) -> None:
     training = {"optimiser": "adam", "lr": 0.003, "keep_optimiser": True}
     run = make_run("fedavg", training=training, rounds=2)
     run.go()
-    memory = decode(run.directory.state_files()[0].read_bytes())["memory"]
+    memory = decode(run.client_files()[0].read_bytes())["memory"]
     batches = run.config.training.batches(run.federation.roster[0].samples)
     assert float(memory["optimiser"]["0"]["step"]) == 2 * batches
+
+
+# -- a loss of one's own -------------------------------------------------------------------------------------
+
+
+class Shrinking(FedAvg):
+    """FedAvg with a local loss of its own: small logits."""
+
+    strength: ClassVar[float] = 0.5
+
+    def local_loss(self, me: Client, weights: Weights) -> learn.ExtraLoss | None:
+        if not self.strength:
+            return None
+
+        def small(_model: nn.Module, _rows: Tensor, _x: Tensor, logits: Tensor) -> Tensor:
+            return self.strength * logits.square().mean()
+
+        return small
+
+
+@pytest.mark.parametrize("base", [Shrinking, FedProx])
+def test_a_loss_of_ones_own_is_trained_with_whether_clients_are_stacked_or_not(
+    make_run: MakeRun, base: type[FedAvg]
+) -> None:
+    """MLPs are stacked by default: a twin that dropped the loss would go unnoticed."""
+    settings = {"mu": 0.5} if base is FedProx else {}
+
+    def found(method: type[FedAvg], stack: Any, settings: dict[str, Any]) -> Weights:
+        return averaged(make_run(method, settings=settings, rounds=2, stack=stack))["mlp-small"]
+
+    alone = found(base, 1, settings)
+    assert close(found(base, "auto", settings), alone)
+    stacked = found(base, 4, settings)
+    assert close(stacked, alone)
+    # A loss that has no form for a stack is trained with one by one, which are the same bits.
+    assert (encode(stacked) == encode(alone)) == (base is Shrinking)
+    assert not close(found(FedAvg, "auto", {}), alone)
+
+
+def test_small_mlps_would_be_stacked(make_run: MakeRun) -> None:
+    run = make_run("fedavg", stack="auto")
+    assert "mlp-small" in run.federation.stackable()
+    assert int(run.config.stack) > 1

@@ -10,18 +10,30 @@ from typing import Any
 import pytest
 import torch
 from tests.conftest import MakeRun
-from tests.methods.by_hand import BATCH, Bench, Prepare, close, normed, plain, said, state_of
+from tests.methods.by_hand import (
+    BATCH,
+    Bench,
+    Prepare,
+    close,
+    no_scratch_models,
+    normed,
+    plain,
+    said,
+    state_of,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polyfed.data import Draft, in_memory
+from polyfed.data.storage import Draft, in_memory
 from polyfed.errors import ConfigError, MethodError
+from polyfed.federation.fields import Surroundings, why_refused
 from polyfed.federation.message import decode
 from polyfed.federation.nodes import Client, Facts, Holdings
 from polyfed.federation.topology import neighbours
 from polyfed.learn import Training, flat_gradient, project, project_both
-from polyfed.methods.fedh2l import FedH2L, FedH2LSettings, Lesson
-from polyfed.runs.rounds import Run
+from polyfed.methods.fedh2l import FedH2L, FedH2LSettings
+from polyfed.runs.api import SimulatedRun as Run
+from polyfed.runs.evaluation import ClientObserver
 from polyfed.seeds import Seeds
 from polyfed.testing import failures_of, result_of
 
@@ -46,8 +58,11 @@ def student(labelled: bool = True) -> Client:
         ),
         seeds=Seeds(0),
         device=torch.device("cpu"),
-        scratch_model=lambda _: model,
+        scratch_model=no_scratch_models,
+        observer=ClientObserver(None),
+        run_training=Training(lr=0.1),
         outputs=2,
+        classes=2,
     )
 
 
@@ -64,7 +79,7 @@ def lesson(rows: Sequence[int], posteriors: Sequence[Sequence[float]], **accurac
 FIRST = lesson([0, 1], [[0.9, 0.1], [0.5, 0.5]], accuracy=0.5)
 SECOND = lesson([3], [[0.25, 0.75]], accuracy=1.0)
 HEARD = [("client-1", FIRST), ("client-2", SECOND)]
-LESSONS = [Lesson(**FIRST), Lesson(**SECOND)]
+LESSONS = [FIRST, SECOND]
 
 KL_FIRST = (0.9 * log(0.9 / 0.5) + 0.1 * log(0.1 / 0.5) + 0) / 2  # a mean over its two rows
 KL_SECOND = 0.25 * log(0.25 / 0.5) + 0.75 * log(0.75 / 0.5)
@@ -80,7 +95,7 @@ def test_equations_3_to_5_by_hand() -> None:
 
 def test_without_labels_every_teacher_counts_the_same() -> None:
     unlabelled = [
-        Lesson(given["rows"], given["posteriors"]) for given in (FIRST, SECOND)
+        {"rows": given["rows"], "posteriors": given["posteriors"]} for given in (FIRST, SECOND)
     ]  # no accuracy travels
     loss = fedh2l(labels=False).mutual_loss(student(labelled=False), unlabelled)
     assert loss.item() == pytest.approx((KL_FIRST + KL_SECOND) / 2)
@@ -101,7 +116,7 @@ def weights(me: Client) -> list[float]:
 def test_equation_6_by_hand_and_a_step_along_it() -> None:
     me = student()
     assert flat_gradient(fedh2l().mutual_loss(me, LESSONS), me.model).tolist() == pytest.approx(PUBLIC)
-    assert fedh2l().study(me, HEARD) == {}
+    assert fedh2l().mutual_step(me, HEARD) == {}
     assert weights(me) == pytest.approx([-0.1 * slope for slope in PUBLIC])
 
 
@@ -110,7 +125,10 @@ def test_what_peers_say_is_constant() -> None:
     me = student()
     own = F.softmax(3 * me.model(X) + torch.tensor([1.0, 0.0]), dim=1)
     found = [
-        flat_gradient(fedh2l().mutual_loss(me, [Lesson(torch.arange(4), said)]), me.model)
+        flat_gradient(
+            fedh2l().mutual_loss(me, [{"rows": torch.arange(4), "posteriors": said, "accuracy": 1.0}]),
+            me.model,
+        )
         for said in (own, own.detach())
     ]
     assert torch.equal(*found)
@@ -123,7 +141,7 @@ def moved(conflict: str, local: list[float]) -> list[float]:
     """Where a student goes that has made these local steps since the last time."""
     me = student()
     me.memory["local"] = torch.tensor(local)
-    fedh2l(conflict=conflict).study(me, HEARD)
+    fedh2l(conflict=conflict).mutual_step(me, HEARD)
     assert "local" not in me.memory
     return [-each / 0.1 for each in weights(me)]
 
@@ -153,13 +171,13 @@ NONSENSE: dict[str, dict[str, Any]] = {
     "a row below 0": lesson([0, -1], HALVES, accuracy=1.0),
     "of no row": {"rows": torch.zeros(0).int(), "posteriors": torch.zeros(0, 2), "accuracy": 1.0},
     "rows in two dimensions": lesson([[0], [1]], HALVES, accuracy=1.0),  # type: ignore[list-item]
-    "half a row": {**lesson(ROWS, HALVES), "rows": torch.tensor([0.5, 1.0])},
-    "rows as texts": {**lesson(ROWS, HALVES), "rows": ["0", "1"]},
+    "half a row": {**lesson(ROWS, HALVES, accuracy=1.0), "rows": torch.tensor([0.5, 1.0])},
+    "rows as texts": {**lesson(ROWS, HALVES, accuracy=1.0), "rows": ["0", "1"]},
     "NaN": lesson(ROWS, [[float("nan"), 0.5], [0.5, 0.5]], accuracy=1.0),
     "infinity": lesson(ROWS, [[float("inf"), 0.5], [0.5, 0.5]], accuracy=1.0),
     "no probabilities": lesson(ROWS, [[-0.5, 1.5], [0.5, 0.5]], accuracy=1.0),
     "more than all": lesson(ROWS, [[500.0, 500.0], [0.5, 0.5]], accuracy=1.0),
-    "complex": {**lesson(ROWS, HALVES), "posteriors": torch.full((2, 2), 0.5 + 0j)},
+    "complex": {**lesson(ROWS, HALVES, accuracy=1.0), "posteriors": torch.full((2, 2), 0.5 + 0j)},
     "a boast": lesson(ROWS, HALVES, accuracy=100.0),
     "accuracy NaN": lesson(ROWS, HALVES, accuracy=float("nan")),
     "accuracy as a text": {**lesson(ROWS, HALVES), "accuracy": "all"},
@@ -167,29 +185,43 @@ NONSENSE: dict[str, dict[str, Any]] = {
 }
 
 
+AROUND = {"outputs": 2, "classes": 2, "public": len(X)}
+
+
+def refusal(said: dict[str, Any], **settings: Any) -> str | None:
+    """Why the fleet would not let a lesson through to the peers."""
+    method = fedh2l(**settings)
+    required = [name for name in method.broadcast.required if name in method.sends]  # type: ignore[attr-defined]
+    return why_refused(method.sends, required, said, Surroundings(AROUND, reply=said))
+
+
 @pytest.mark.parametrize("what", NONSENSE)
-def test_nonsense_costs_that_lesson_and_no_other(what: str) -> None:
-    alone, beside, only = student(), student(), student()
-    fedh2l().study(alone, [("client-1", FIRST)])
-    fedh2l().study(beside, [("client-3", NONSENSE[what]), ("client-1", FIRST)])
-    assert weights(beside) == weights(alone) != weights(student())
-    only.memory["local"] = torch.ones(4)
-    assert fedh2l().study(only, [("client-3", NONSENSE[what])]) == {}
-    assert weights(only) == weights(student())
-    assert "local" in only.memory  # there was no mutual step
+def test_nonsense_is_not_let_through_to_the_peers(what: str) -> None:
+    reason = refusal(NONSENSE[what])
+    assert reason is not None and "\n" not in reason
 
 
-def test_a_field_that_nobody_asked_for_does_no_harm() -> None:
-    plain, more = student(), student()
-    fedh2l().study(plain, [("client-1", FIRST)])
-    fedh2l().study(more, [("client-1", {**FIRST, "gossip": 1})])
-    assert weights(plain) == weights(more)
+def test_lessons_that_make_sense_are_let_through() -> None:
+    assert refusal(FIRST) is None
+    assert refusal(SECOND) is None
+
+
+def test_a_lesson_without_an_accuracy_is_not_trusted_where_there_are_labels() -> None:
+    bare = lesson(ROWS, HALVES)
+    assert refusal(bare) == "its reply has no accuracy"
+    assert refusal(bare, labels=False) is None
+    assert refusal({**bare, "accuracy": 0.5}) is None
+
+
+def test_a_field_that_nobody_asked_for_is_not_let_through() -> None:
+    assert "'gossip' that the method does not declare" in str(refusal({**FIRST, "gossip": 1}))
+    assert "'accuracy' that the method does not declare" in str(refusal(FIRST, labels=False))
 
 
 def test_a_lesson_is_of_the_nodes_own_public_rows() -> None:
     me = student()
     nn.init.eye_(me.model.weight)  # type: ignore[arg-type]
-    said = fedh2l(public_batch=8).teach(me)
+    said = fedh2l(public_batch=8).broadcast(me)
     rows = said["rows"]
     assert isinstance(rows, Tensor) and isinstance(said["posteriors"], Tensor)
     assert sorted(rows.tolist()) == [0, 2]
@@ -341,7 +373,7 @@ def test_the_loop_by_hand_would_notice(federate: Prepare, wrongly: str) -> None:
 
 
 def memory_of(run: Run, client: int) -> dict[str, Any]:
-    memory: dict[str, Any] = decode(run.directory.state_files()[client].read_bytes())["memory"]
+    memory: dict[str, Any] = decode(run.client_files()[client].read_bytes())["memory"]
     return memory
 
 
@@ -400,7 +432,7 @@ def test_who_sets_more_than_one_local_step_a_round_is_told_that_it_has_no_effect
         run = make_run(FedH2L, training=training, data={"public": PUBLIC_SHARE}, rounds=2)
         run.go()
         found.append(result_of(run.path)["states"])
-        assert caplog.text.count("one local step a round") == len(found) - 1
+        assert caplog.text.count("one step per round") == len(found) - 1
     assert found[0] == found[1] == found[2]
 
 

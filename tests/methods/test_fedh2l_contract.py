@@ -20,11 +20,13 @@ UNLABELLED = {"limit": 300, "public": {"source": "share", "share": 0.2, "labels"
 ROTATED = {"limit": 100, "clients": None, "partition": {"kind": "rotated"}, "validation": 0.2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topology", ["complete", "ring", "pairs", "star"])
 def test_it_keeps_the_contract_on_every_topology(topology: str) -> None:
     check_method(FedH2L, config=FEDERATION, topology=topology)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "changes"),
     [

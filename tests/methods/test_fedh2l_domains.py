@@ -16,11 +16,11 @@ import polyfed
 from polyfed.experiments import papers
 from polyfed.runs.checkpoint import read_lines
 from polyfed.runs.config import read_config
-from polyfed.runs.setup import Federation
+from polyfed.runs.setup import Simulation
 
 
-def federation(run: str, setting: str, scale: str = "paper", **changes: Any) -> Federation:
-    return Federation(read_config({**papers.load("004").config(run, setting, scale, seed=3), **changes}))
+def federation(run: str, setting: str, scale: str = "paper", **changes: Any) -> Simulation:
+    return Simulation(read_config({**papers.load("004").config(run, setting, scale, seed=3), **changes}))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_rotated_mnist_is_split_exactly_as_in_the_paper(
     assert len(tested) == 150  # the same images in every domain
     assert not seen & tested
     assert len(made.whole_test) == 600
-    assert made.whole_validation is not None and len(made.whole_validation) == 400
+    assert made.data.whole_validation is not None and len(made.data.whole_validation) == 400
 
 
 def test_the_paper_turns_clockwise(real_data: Path) -> None:

@@ -9,11 +9,13 @@ import pytest
 import torch
 from tests.conftest import MakeRun
 
-from polyfed.federation.message import Fields
+from polyfed.disk import digest
+from polyfed.engines import Inline, Pool
+from polyfed.federation.engine import Engine
+from polyfed.federation.message import Fields, decode
 from polyfed.federation.method import client_step
 from polyfed.federation.nodes import Client, Holdings
-from polyfed.learn import Training
-from polyfed.methods.fedh2l import FedH2L, FedH2LSettings
+from polyfed.methods.fedh2l import FedH2L
 from polyfed.runs.checkpoint import read_lines
 from polyfed.runs.history import RunRecord
 from polyfed.runs.rounds import Run
@@ -133,8 +135,8 @@ class Nonsense(FedH2L):
     says: ClassVar[Any] = None
 
     @client_step
-    def teach(self, me: Client) -> Fields:
-        said = dict(super().teach(me))
+    def broadcast(self, me: Client) -> Fields:
+        said: dict[str, Any] = dict(super().broadcast(me))
         if me.facts.index == 1:
             if self.says is None:
                 raise RuntimeError("nothing to say")
@@ -144,38 +146,51 @@ class Nonsense(FedH2L):
 
 def states(run: Run) -> dict[int, str]:
     """A digest of each client's state, as it was saved last."""
-    return {client: saved.digest for client, saved in run.directory.states.items()}
+    return {client: digest(path.read_bytes()) for client, path in run.client_files().items()}
 
 
+@pytest.mark.parametrize("engine", [Inline(), Pool(2)], ids=["inline", "pool"])
 @pytest.mark.parametrize(
-    "says",
+    ("says", "reason"),
     [
-        {"posteriors": torch.full((ROWS, 7), 1 / 7)},
-        {"rows": torch.full((ROWS,), 10**6).int()},
-        {"accuracy": 7.5},
-        {"accuracy": "much"},
-        {"posteriors": torch.ones(ROWS, CLASSES)},
+        ({"posteriors": torch.full((ROWS, 7), 1 / 7)}, "are not a table of 32 rows × 10 outputs"),
+        ({"rows": torch.full((ROWS,), 10**6).int()}, "are not row numbers"),
+        ({"accuracy": 7.5}, "its accuracy is not a number from 0 to 1"),
+        ({"accuracy": "much"}, "its accuracy is not a number from 0 to 1"),
+        ({"posteriors": torch.ones(ROWS, CLASSES)}, "its posteriors are not probabilities"),
     ],
     ids=["wrong width", "rows that are not there", "too good", "no number", "no probabilities"],
 )
-def test_a_peers_nonsense_is_as_if_it_had_said_nothing(make_run: MakeRun, says: dict[str, Any]) -> None:
-    """To the others, bit for bit; and nobody fails of it."""
+def test_a_peers_nonsense_is_as_if_it_had_said_nothing(
+    make_run: MakeRun, says: dict[str, Any], reason: str, engine: Engine
+) -> None:
+    """To the others, bit for bit; nobody else fails of it, and the reason stands in the history."""
     silent = done(make_run, Nonsense, rounds=1)
-    absurd = done(make_run, type("Absurd", (Nonsense,), {"says": says}), rounds=1)
+    absurd = make_run(type("Absurd", (Nonsense,), {"says": says}), engine, **FEDERATION, rounds=1)
+    absurd.go()
     assert [failure["client"] for failure in failures_of(silent.path)] == ["client-1"]
-    assert failures_of(absurd.path) == []
+    (failure,) = failures_of(absurd.path)
+    assert (failure["client"], failure["step"]) == ("client-1", "broadcast")
+    assert reason in failure["reason"]
     for client in (0, 2, 3):
         assert states(absurd)[client] == states(silent)[client]
-    (line,) = read_lines(absurd.path / "history.jsonl")
-    assert line["noted"]["lessons-refused"] == 1
+    # It had trained before it spoke, and has heard the others.
+    assert states(absurd)[1] != states(silent)[1]
 
 
-def test_a_lesson_without_an_accuracy_is_not_trusted_where_there_are_labels() -> None:
-    lesson = {"rows": torch.arange(2), "posteriors": torch.full((2, 4), 0.25)}
-    training = Training()
-    assert not FedH2L(FedH2LSettings(), training).makes_sense(lesson, 9, 4)
-    assert FedH2L(FedH2LSettings(labels=False), training).makes_sense(lesson, 9, 4)
-    assert FedH2L(FedH2LSettings(), training).makes_sense({**lesson, "accuracy": 0.5}, 9, 4)
+class AllButOneAbsurd(FedH2L):
+    @client_step
+    def broadcast(self, me: Client) -> Fields:
+        said = super().broadcast(me)
+        return said if me.facts.index == 2 else {**said, "accuracy": -1.0}
+
+
+def test_one_that_hears_nothing_of_use_makes_no_mutual_step(make_run: MakeRun) -> None:
+    run = done(make_run, AllButOneAbsurd, rounds=1)
+    assert {failure["client"] for failure in failures_of(run.path)} == {"client-0", "client-1", "client-3"}
+    for client, path in run.client_files().items():
+        # A mutual step clears the local gradients; the one that spoke sense heard nothing.
+        assert ("local" in decode(path.read_bytes())["memory"]) == (client == 2)
 
 
 def test_a_node_without_public_rows_of_its_own_learns_and_teaches_nothing(make_run: MakeRun) -> None:
@@ -203,7 +218,7 @@ def test_nan_does_not_leave_the_peer_that_made_it(make_run: MakeRun) -> None:
     broken = done(make_run, type("Broken", (Nonsense,), {"says": says}), rounds=2)
     silent = done(make_run, Nonsense, rounds=2)
     assert {(failure["client"], failure["step"]) for failure in failures_of(broken.path)} == {
-        ("client-1", "teach")
+        ("client-1", "broadcast")
     }
     assert "NaN" in failures_of(broken.path)[0]["reason"]
     assert states(broken) == states(silent)
@@ -219,14 +234,14 @@ class Vanishing(FedH2L):
             raise ConnectionError("out of reach")
 
     @client_step
-    def teach(self, me: Client) -> Fields:
+    def broadcast(self, me: Client) -> Fields:
         self.check(me)
-        return super().teach(me)
+        return super().broadcast(me)
 
     @client_step
-    def study(self, me: Client, heard: Any) -> Fields:
+    def mutual_step(self, me: Client, heard: Any) -> Fields:
         self.check(me)
-        return super().study(me, heard)
+        return super().mutual_step(me, heard)
 
 
 def watched(make_run: MakeRun, method: type[FedH2L], rounds: int) -> tuple[Run, list[dict[int, str]]]:
@@ -244,7 +259,9 @@ def test_a_peer_may_vanish_and_come_back_while_the_others_go_on(make_run: MakeRu
         for line in read_lines(run.path / "history.jsonl")
         for failure in line.get("failures", ())
     }
-    assert failures == {(number, "client-2", step) for number in (3, 4, 5) for step in ("teach", "study")}
+    assert failures == {
+        (number, "client-2", step) for number in (3, 4, 5) for step in ("broadcast", "mutual_step")
+    }
     # As it left, so it comes back; the others went on in every round, with two teachers instead of three.
     assert seen[2][2] == seen[3][2] == seen[4][2] == seen[5][2] != seen[6][2] != seen[7][2]
     for client in (0, 1, 3):
@@ -260,17 +277,17 @@ class Stumbling(FedH2L):
     """Client 2 has taught in round 2, and is out of reach when it is to learn."""
 
     @client_step
-    def study(self, me: Client, heard: Any) -> Fields:
+    def mutual_step(self, me: Client, heard: Any) -> Fields:
         if (me.facts.index, me.moment.round) == (2, 2):
             raise ConnectionError("out of reach")
-        return super().study(me, heard)
+        return super().mutual_step(me, heard)
 
 
 def test_a_peer_that_vanishes_within_a_round_has_taught_the_others(make_run: MakeRun) -> None:
     run, seen = watched(make_run, Stumbling, rounds=3)
     _, undisturbed = watched(make_run, FedH2L, rounds=3)
     assert [(failure["client"], failure["step"]) for failure in failures_of(run.path)] == [
-        ("client-2", "study")
+        ("client-2", "mutual_step")
     ]
     for client in (0, 1, 3):
         assert seen[2][client] == undisturbed[2][client]

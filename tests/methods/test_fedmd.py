@@ -17,6 +17,7 @@ from tests.methods.by_hand import (
     Prepare,
     close,
     descend,
+    no_scratch_models,
     normed,
     plain,
     said,
@@ -29,14 +30,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polyfed import learn
-from polyfed.data import Draft, in_memory
+from polyfed.data.storage import Draft, in_memory
 from polyfed.errors import MethodError
 from polyfed.federation.message import encode
 from polyfed.federation.nodes import Client, Facts, Holdings
 from polyfed.learn import Training
+from polyfed.methods import local_training
 from polyfed.methods.fedmd import FedMD, FedMDSettings, LwoF
+from polyfed.runs.api import SimulatedRun as Run
 from polyfed.runs.checkpoint import read_lines
-from polyfed.runs.rounds import Run
+from polyfed.runs.evaluation import ClientObserver
 from polyfed.seeds import Seeds
 from polyfed.testing import result_of
 
@@ -229,7 +232,7 @@ def test_how_often_models_are_looked_at_does_not_change_them(make_run: MakeRun) 
 # -- learning without forgetting -----------------------------------------------------------------------------
 
 
-def client(model: nn.Module, x: Tensor, y: Tensor) -> Client:
+def client(model: nn.Module, x: Tensor, y: Tensor, **training: Any) -> Client:
     """A client alone with some rows, which its model gets as they are."""
     width = x.shape[1]
     draft = Draft("rows", x.numpy(), y.numpy(), tuple("abc"), mean=(0.0,) * width, std=(1.0,) * width)
@@ -240,7 +243,9 @@ def client(model: nn.Module, x: Tensor, y: Tensor) -> Client:
         data=Holdings(data.rows(), data.rows([]), data.rows([]), data.rows([])),
         seeds=Seeds(0),
         device=torch.device("cpu"),
-        scratch_model=lambda _: copy.deepcopy(model),
+        scratch_model=no_scratch_models,
+        observer=ClientObserver(None),
+        run_training=Training(**training),
     )
 
 
@@ -251,8 +256,8 @@ def identity() -> nn.Linear:
     return model
 
 
-def fedmd(temperature: float = 2.0, weight: float = 1.0, **training: Any) -> FedMD:
-    return FedMD(FedMDSettings(lwof=LwoF(temperature=temperature, weight=weight)), Training(**training))
+def fedmd(temperature: float = 2.0, weight: float = 1.0) -> FedMD:
+    return FedMD(FedMDSettings(lwof=LwoF(temperature=temperature, weight=weight)), Training())
 
 
 @pytest.mark.parametrize("augment", [False, True])
@@ -263,8 +268,8 @@ def test_equations_3_and_4_by_hand(augment: bool) -> None:
     -Σ p ln q = ln 3 and ⅓ (ln 2 + ln 4 + ln 4) = 5/3 ln 2; their mean, times 3.
     """
     x = torch.tensor([[2 * log(2), 0.0, 0.0], [0.0, 0.0, 0.0]])
-    me = client(identity(), x, torch.tensor([0, 1]))
-    regularise = fedmd(2.0, 3.0, augment=augment).not_forgetting(me)
+    me = client(identity(), x, torch.tensor([0, 1]), augment=augment)
+    regularise = fedmd(2.0, 3.0).not_forgetting(me)
     assert regularise is not None
     logits = x.flip(0).requires_grad_()
     value = regularise(me.model, torch.tensor([0, 1]), x, logits)
@@ -280,9 +285,9 @@ def test_the_copy_answers_for_the_rows_of_a_batch_or_for_its_augmented_images() 
     x = torch.tensor([[1.0, 0, 0], [0, 2, 0], [0, 0, 3]])
     other = -x
     rows = torch.tensor([2, 0])
-    me = client(identity(), x, torch.tensor([0, 1, 2]))
     for augment, remembered in ((False, x[rows]), (True, other[rows])):
-        regularise = fedmd(augment=augment).not_forgetting(me)
+        me = client(identity(), x, torch.tensor([0, 1, 2]), augment=augment)
+        regularise = fedmd().not_forgetting(me)
         assert regularise is not None
         found = regularise(me.model, rows, other[rows], torch.zeros(2, 3))
         expected = learn.cross_entropy(torch.zeros(2, 3), learn.soften(remembered, 2.0), 2.0)
@@ -298,10 +303,10 @@ def test_the_copy_stays_as_it_is_while_the_model_learns(augment: bool) -> None:
     """In evaluation mode: what the copy says of a row depends on no other row, and its statistics do not move."""
     stream = torch.Generator().manual_seed(0)
     x, y = torch.randn(12, 5, generator=stream) * 3 + 1, torch.randint(3, (12,), generator=stream)
-    me = client(normed(), x, y)
+    me = client(normed(), x, y, augment=augment)
     before = said(copy.deepcopy(me.model), x)
     me.model.train()
-    regularise = fedmd(augment=augment).not_forgetting(me)
+    regularise = fedmd().not_forgetting(me)
     assert regularise is not None
     logits = torch.randn(4, 3, generator=stream)
 
@@ -341,10 +346,9 @@ def test_in_training_the_copy_is_asked_about_what_the_model_sees(augment: bool) 
     data = in_memory(Draft("images", images, np.arange(10) % 3, tuple("abc")))
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     start = copy.deepcopy(model)
-    me = client(model, torch.zeros(1, 3), torch.zeros(1, dtype=torch.long))
+    me = client(model, torch.zeros(1, 3), torch.zeros(1, dtype=torch.long), batch=4, augment=augment)
     me.data = Holdings(data.rows(), data.rows([]), data.rows([]), data.rows([]))
-    method = fedmd(batch=4, augment=augment)
-    regularise = method.not_forgetting(me)
+    regularise = fedmd().not_forgetting(me)
     assert regularise is not None
     seen: list[bool] = []
 
@@ -355,7 +359,7 @@ def test_in_training_the_copy_is_asked_about_what_the_model_sees(augment: bool) 
         seen.append(torch.equal(x, me.inputs(me.train)[rows]))
         return value
 
-    method.train(me, watched)
+    local_training.train(me, watched)
     assert seen == [not augment] * 3
 
 
@@ -367,9 +371,8 @@ def test_a_large_weight_keeps_the_model_near_the_distilled_one() -> None:
         start = plain()
     gone = []
     for weight in (0.0, 1.0, 10.0):
-        me = client(copy.deepcopy(start), x, y)
-        method = fedmd(weight=weight, lr=0.1, batch=8, epochs=20)
-        method.train(me, method.not_forgetting(me))
+        me = client(copy.deepcopy(start), x, y, lr=0.1, batch=8, epochs=20)
+        local_training.train(me, fedmd(weight=weight).not_forgetting(me))
         gone.append((said(me.model, x).softmax(dim=1) - said(start, x).softmax(dim=1)).abs().mean().item())
     assert gone[0] > gone[1] > gone[2] > 0
     assert gone[0] > 2 * gone[2]

@@ -24,9 +24,11 @@ from tests.methods.by_hand import (
 )
 from torch import Tensor
 
+from polyfed.federation.fields import Probabilities
 from polyfed.federation.message import decode, encode
 from polyfed.federation.nodes import Facts
 from polyfed.methods.ktpfl import KTpFL, KTpFLSettings, places_of, stepped
+from polyfed.runs.api import SimulatedRun
 from polyfed.runs.rounds import Run
 
 TEMPERATURE = 10.0
@@ -220,7 +222,7 @@ def test_those_absent_keep_their_coefficients(make_run: MakeRun) -> None:
 class ByHand(Bench):
     """Training, answers at temperature 10, one step on everyone's coefficients, everyone's own target."""
 
-    def __init__(self, run: Run, rho: float = 0.7, wrongly: str = "") -> None:
+    def __init__(self, run: SimulatedRun, rho: float = 0.7, wrongly: str = "") -> None:
         super().__init__(run)
         self.table = torch.full((3, 3), 1 / 3)
         for number in range(1, run.config.rounds + 1):
@@ -243,7 +245,7 @@ class ByHand(Bench):
                 stream = self.stream("distil", k, number, 2)
                 descend(self.clients[k], x, soft(target, TEMPERATURE), stream)
 
-    def agrees(self, run: Run) -> bool:
+    def agrees(self, run: SimulatedRun) -> bool:
         same = all(close(state_of(run, index), model) for index, model in enumerate(self.clients))
         return same and close(server_state_of(run), self.server)
 
@@ -265,4 +267,4 @@ def test_it_is_the_authors_unless_told() -> None:
     settings = KTpFLSettings()
     assert settings.rho == 0.7
     assert settings.distil.temperature == TEMPERATURE
-    assert KTpFL.answers == "posteriors"
+    assert KTpFL.sends["posteriors"] == Probabilities("rows", "outputs")

@@ -9,14 +9,11 @@ import numpy as np
 import pytest
 import torch
 from tests.conftest import MakeRun
-from tests.methods.by_hand import (
-    said,
-    state_of,
-)
+from tests.methods.by_hand import no_scratch_models, said, state_of
 
 from polyfed import learn
 from polyfed.methods.fedmd import FedMD
-from polyfed.runs.rounds import Run
+from polyfed.runs.api import SimulatedRun as Run
 
 
 def widths(path: Path, classes: str, make_run: MakeRun, **method: Any) -> Run:
@@ -74,11 +71,13 @@ def test_all_logits_travel_or_those_of_the_private_classes(
 
 def test_private_outputs_are_the_first_ones_of_the_model(make_run: MakeRun, other_classes: Path) -> None:
     run = widths(other_classes, "auto", make_run, outputs="private")
-    me = run.federation.client(0, run.federation.own_model(0), run.federation.build)
+    me = run.federation.client(0, run.federation.own_model(0), no_scratch_models)
     method = run.method
     assert isinstance(method, FedMD)
     rows = torch.arange(7)
-    assert torch.equal(method.answered(me, rows), said(me.model, me.inputs(me.public[rows]))[:, :10])
+    found = method.predict(me, rows)["logits"]
+    assert isinstance(found, torch.Tensor)
+    assert torch.equal(found, said(me.model, me.inputs(me.public[rows]))[:, :10])
 
 
 @pytest.mark.parametrize("outputs", ["all", "private"])

@@ -13,17 +13,16 @@ from tests.methods.conftest import write_other_classes
 from torch import Tensor
 
 from polyfed.errors import RunError
-from polyfed.federation.message import Fields
-from polyfed.federation.method import client_step, reads_only
-from polyfed.federation.nodes import Client, Facts
+from polyfed.federation.message import Fields, decode
+from polyfed.federation.method import Method, client_step, reads_only
+from polyfed.federation.nodes import Client
 from polyfed.methods.cronus import Cronus
 from polyfed.methods.dsfl import DSFL
 from polyfed.methods.fedmd import FedMD
 from polyfed.methods.ktpfl import KTpFL
-from polyfed.methods.public_distillation import ThroughPublic, mean
+from polyfed.runs.api import SimulatedRun as Run
 from polyfed.runs.checkpoint import read_lines
 from polyfed.runs.history import RunRecord
-from polyfed.runs.rounds import Run
 
 SHARE = {"public": {"source": "share", "share": 0.2}}
 QUICK: dict[str, Any] = {"public_training": None, "private_training": None, "distil": {"steps": 1}}
@@ -48,13 +47,14 @@ def five_thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_other_classes(tmp_path_factory.mktemp("public") / "public.npz", 5000)
 
 
-@pytest.mark.parametrize(("travel", "size"), [("float32", 4), ("float16", 2)])
+@pytest.mark.parametrize(("packing", "size"), [("plain", 4), ("half", 2)])
 def test_a_client_sends_600_kb_a_round_whatever_its_model(
-    make_run: MakeRun, five_thousand: Path, travel: str, size: int
+    make_run: MakeRun, five_thousand: Path, packing: str, size: int
 ) -> None:
     """5,000 rows × 30 outputs × 4 bytes (or 2) up, the mean of the same size down; row numbers of 4 bytes, twice."""
     run = make_run(
-        {"name": "fedmd", "global": False, "travel": travel, **QUICK, "public_training": STEP},
+        {"name": "fedmd", "global": False, **QUICK, "public_training": STEP},
+        wire={"up": {"logits": packing}, "down": {"logits": packing}},
         data={"limit": 100, "clients": 2, "public": {"source": str(five_thousand)}},
         models={"names": ["mlp-small", "mlp-large"]},
         rounds=2,
@@ -76,7 +76,8 @@ def test_a_client_sends_600_kb_a_round_whatever_its_model(
 
 
 def test_posteriors_travel_in_half_precision_too(make_run: MakeRun) -> None:
-    run = make_run({"name": "dsfl", "travel": "float16", "distil": STEP}, data=SHARE, rounds=1)
+    half = {"posteriors": "half"}
+    run = make_run({"name": "dsfl", "distil": STEP}, data=SHARE, rounds=1, wire={"up": half, "down": half})
     run.go()
     assert run.federation.public is not None
     rows = len(run.federation.public)
@@ -98,13 +99,11 @@ class Noted(FedMD):
 
 
 def rows_of(make_run: MakeRun, public_rows: int) -> tuple[list[list[int]], int]:
-    from polyfed.federation.message import decode
-
     settings = {**QUICK, "global": False, "public_rows": public_rows}
     run = make_run(Noted, settings=settings, data=SHARE)
     run.go()
     assert run.federation.public is not None
-    memory = decode(run.directory.state_files()[0].read_bytes())["memory"]
+    memory = decode(run.client_files()[0].read_bytes())["memory"]
     return memory["rows"], len(run.federation.public)
 
 
@@ -158,23 +157,33 @@ IMPROBABLE: dict[str, Fault] = {
 }
 
 
-def spoilt(method: type[ThroughPublic], fault: Fault, who: int) -> type[ThroughPublic]:
-    """The method with one client that answers otherwise, in whichever step it answers."""
-    step = "update" if issubclass(method, DSFL | KTpFL) else "answer"
+ANSWERING: dict[type[Method], str] = {FedMD: "predict", DSFL: "update", KTpFL: "update", Cronus: "answer"}
+
+
+def answers_of(method: type[Method]) -> str:
+    return "logits" if method is FedMD else "posteriors"
+
+
+def spoilt(method: type[Method], fault: Fault, who: int | None) -> type[Method]:
+    """The method with one client, or all, that answer otherwise, in whichever step that is."""
+    step = ANSWERING[method]
+    field = answers_of(method)
     honest = getattr(method, step)
 
-    def answer(self: ThroughPublic, me: Client, rows: Tensor) -> Fields:
+    def answer(self: Method, me: Client, rows: Tensor) -> Fields:
         fields = dict(honest(self, me, rows))
-        if me.facts.index == who:
-            fields[self.answers] = fault(fields[self.answers])
+        if who in (None, me.facts.index):
+            fields[field] = fault(fields[field])
         return fields
 
     answer.__name__ = step
-    wrapped = client_step(answer) if step == "update" else client_step(reads_only(answer))
+    if getattr(honest, "reads_only", False):
+        answer = reads_only(answer)
+    wrapped = client_step(sends=honest.required)(answer)
     return type("Spoilt", (method,), {step: wrapped})
 
 
-def settings_of(method: type[ThroughPublic]) -> dict[str, Any]:
+def settings_of(method: type[Method]) -> dict[str, Any]:
     return {**QUICK, "global": False} if issubclass(method, FedMD) else {"distil": STEP}
 
 
@@ -182,21 +191,21 @@ def settings_of(method: type[ThroughPublic]) -> dict[str, Any]:
 @pytest.mark.parametrize("fault", list(SHAPES))
 @pytest.mark.parametrize("method", [FedMD, KTpFL])
 def test_an_answer_of_another_shape_is_left_out_and_the_others_go_on(
-    make_run: MakeRun, method: type[ThroughPublic], fault: str, who: int
+    make_run: MakeRun, method: type[Method], fault: str, who: int
 ) -> None:
     run = make_run(spoilt(method, SHAPES[fault], who), settings=settings_of(method), data=SHARE, rounds=1)
     run.go()
     assert run.last is not None
     (failure,) = run.last["failures"]
     assert failure["client"] == f"client-{who}"
-    assert f"its {method.answers}" in failure["reason"]
+    assert f"its {answers_of(method)} are not a table of" in failure["reason"]
     assert len(run.last["clients"]) == 4
 
 
 @pytest.mark.parametrize("fault", list(IMPROBABLE))
 @pytest.mark.parametrize("method", [DSFL, Cronus, KTpFL])
 def test_posteriors_that_are_no_probabilities_are_left_out(
-    make_run: MakeRun, method: type[ThroughPublic], fault: str
+    make_run: MakeRun, method: type[Method], fault: str
 ) -> None:
     run = make_run(spoilt(method, IMPROBABLE[fault], 1), settings=settings_of(method), data=SHARE, rounds=2)
     run.go()
@@ -205,7 +214,7 @@ def test_posteriors_that_are_no_probabilities_are_left_out(
     for line in lines:
         (failure,) = line["failures"]
         assert failure["client"] == "client-1"
-        assert "no probabilities" in failure["reason"]
+        assert "its posteriors are not probabilities" in failure["reason"]
 
 
 def test_what_was_left_out_does_not_count(make_run: MakeRun) -> None:
@@ -227,21 +236,45 @@ def test_without_one_usable_answer_the_run_says_so(make_run: MakeRun) -> None:
     class Useless(FedMD):
         @client_step
         @reads_only
-        def answer(self, me: Client, rows: Tensor) -> Fields:
+        def predict(self, me: Client, rows: Tensor) -> Fields:
             return {"logits": torch.zeros(1)}
 
     run = make_run(Useless, settings=settings_of(FedMD), data=SHARE)
-    with pytest.raises(RunError, match="round 1: not one client gave a usable answer"):
+    with pytest.raises(
+        RunError, match=r"round 1: every client failed.*'predict': its logits are not a table"
+    ):
         run.go()
 
 
 # -- the mean ------------------------------------------------------------------------------------------------
 
 
-def test_the_mean_counts_everyone_once_whatever_their_samples() -> None:
-    answers = [
-        (Facts(0, "client-0", 1, "mlp"), torch.tensor([[1.0, 2.0]])),
-        (Facts(1, "client-1", 999, "mlp"), torch.tensor([[3.0, -2.0]])),
-        (Facts(2, "client-2", 5, "mlp"), torch.tensor([[5.0, 3.0]])),
-    ]
-    assert torch.equal(mean(answers), torch.tensor([[3.0, 1.0]]))
+class Said(FedMD):
+    """Clients say their own number of every row; what came of it is kept."""
+
+    @client_step(sends=("logits",))
+    @reads_only
+    def predict(self, me: Client, rows: Tensor) -> Fields:
+        return {"logits": torch.full((len(rows), me.outputs), float(2**me.facts.index))}
+
+    @client_step
+    def update(self, me: Client, rows: Tensor, logits: Tensor) -> Fields:
+        me.memory["consensus"] = logits
+        return {}
+
+
+def test_the_mean_counts_everyone_once_whatever_their_samples(make_run: MakeRun) -> None:
+    run = make_run(Said, settings=settings_of(FedMD), data=SHARE, rounds=1)
+    run.go()
+    assert len({facts.samples for facts in run.federation.roster}) > 1
+    consensus = decode(run.client_files()[0].read_bytes())["memory"]["consensus"]
+    assert torch.equal(consensus, torch.full_like(consensus, (1 + 2 + 4 + 8) / 4))
+
+
+@pytest.mark.parametrize("method", [Cronus, KTpFL])
+def test_where_all_answers_are_needed_at_once_the_run_says_so_too(
+    make_run: MakeRun, method: type[Method]
+) -> None:
+    run = make_run(spoilt(method, SHAPES["flat"], None), settings=settings_of(method), data=SHARE)
+    with pytest.raises(RunError, match=r"round 1: every client failed.*: its posteriors are not a table"):
+        run.go()

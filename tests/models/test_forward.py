@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import io
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -20,11 +24,16 @@ def images(shape: Shape, rows: int = 4) -> Tensor:
     return torch.randn(rows, *shape, generator=torch.Generator().manual_seed(5))
 
 
+def features_of_head(model: Network) -> int:
+    """How many features the head's first linear layer takes."""
+    return next(layer.in_features for layer in model.head.modules() if isinstance(layer, nn.Linear))
+
+
 def check(name: str, shape: Shape, norm: Norm) -> None:
     model = build(name, shape, 5, norm=norm)
     x = images(shape).contiguous(memory_format=memory_format(model))
     features, logits = features_and_logits(model, x)
-    assert features.shape == (4, model.feature_count)
+    assert features.shape == (4, features_of_head(model))
     assert logits.shape == (4, 5)
     loss = F.cross_entropy(logits, torch.tensor([0, 1, 2, 3]))
     # Raises if the loss does not depend on one of the parameters.
@@ -69,7 +78,8 @@ def test_logits_are_the_head_of_the_features(name: str) -> None:
 
 
 def test_lenet_of_fedkf_has_120_features() -> None:
-    assert build("lenet5-fedkf", (1, 32, 32), 26).feature_count == 120
+    model = build("lenet5-fedkf", (1, 32, 32), 26)
+    assert model.features(images((1, 32, 32))).shape == (4, 120)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -117,12 +127,43 @@ def test_channels_last_models_come_converted_and_compute_the_same() -> None:
     torch.testing.assert_close(model(x.contiguous(memory_format=torch.channels_last)), model(x))
 
 
-def test_memory_format_is_contiguous_unless_a_module_asks_otherwise() -> None:
-    plain = nn.Linear(2, 2)
-    assert memory_format(plain) == torch.contiguous_format
-    plain.channels_last = True  # type: ignore[assignment]
-    assert memory_format(plain) == torch.channels_last
-    assert memory_format(build("mlp", (4,), 2)) == torch.contiguous_format
+class Own(nn.Module):
+    """A user's own module, which knows nothing of memory formats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 4, 3)
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.linear(self.convolution(x).mean((2, 3)))
+        return logits
+
+
+OWN: dict[str, Callable[[], nn.Module]] = {
+    "own module": Own,
+    "sequence": lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 2)),
+    "own network": lambda: Network(nn.Flatten(), nn.Linear(192, 2)),
+    "built-in": lambda: build("mlp", (3, 8, 8), 2),
+}
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_channels_last_can_be_set_on_any_module_and_its_copies_keep_it(kind: str) -> None:
+    model = OWN[kind]()
+    assert memory_format(model) == torch.contiguous_format
+    model.channels_last = True  # type: ignore[assignment]
+    sent = io.BytesIO()
+    torch.save(model, sent)
+    sent.seek(0)
+    copies = [model, copy.deepcopy(model), copy.copy(model), torch.load(sent, weights_only=False)]
+    for each in copies:
+        assert memory_format(each) == torch.channels_last
+        each.to(memory_format=torch.channels_last)
+        assert "channels_last" not in each.state_dict()
+        logits = each(images((3, 8, 8)).contiguous(memory_format=memory_format(each)))
+        torch.testing.assert_close(logits, model(images((3, 8, 8))))
+    assert memory_format(OWN[kind]()) == torch.contiguous_format  # others of the class are as they were
 
 
 def test_option_a_shortcut_drops_every_second_pixel_and_pads_both_sides_with_zero_channels() -> None:

@@ -50,7 +50,7 @@ def test_names_are_listed_by_wildcard_in_natural_order() -> None:
 
 
 def test_any_wide_resnet_is_built_by_its_name() -> None:
-    assert build("WRN-10-3", (1, 8, 8), 4).feature_count == 192
+    assert build("WRN-10-3", (1, 8, 8), 4).head.in_features == 192
 
 
 @pytest.mark.parametrize("name", ["wrn-12-1", "wrn-4-1", "wrn-10-0", "wrn-11-2-biased"])
@@ -95,7 +95,7 @@ def test_an_unknown_norm_is_refused() -> None:
 
 
 def test_ones_own_model_is_registered_by_a_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
 
     @register("Mine", vectors=True)
     def mine(shape: Shape, outputs: int, norm: Norm) -> Network:
@@ -107,7 +107,7 @@ def test_ones_own_model_is_registered_by_a_decorator(monkeypatch: pytest.MonkeyP
 
 
 def test_what_is_registered_must_make_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
     register("plain", vectors=True)(lambda shape, outputs, norm: nn.Linear(3, 2))  # type: ignore[arg-type,return-value]
     with pytest.raises(ModelError, match="made a Linear; it must make a Network"):
         build("plain", (3,), 2)

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from polyfed.errors import ModelError
-from polyfed.models import Norm, Size, build, names, size, table
+from polyfed.models import Norm, build, names, size, table
+from polyfed.models.sizes import Size
 
 
 def test_size_of_a_small_mlp() -> None:

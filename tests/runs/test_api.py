@@ -15,7 +15,7 @@ import polyfed
 from polyfed import learn
 from polyfed.errors import CheckpointError, ConfigError, ModelError, UserError
 from polyfed.runs.config import pick_device, read_config
-from polyfed.runs.setup import Federation
+from polyfed.runs.setup import Simulation
 from polyfed.testing import result_of
 
 Pair = tuple[Tensor, Tensor]
@@ -171,7 +171,7 @@ def test_rotated_domains_share_one_split_of_the_images() -> None:
         "data": {"limit": 100, "partition": {"kind": "rotated", "angles": [0, 30, 60]}},
         "method": "local",
     }
-    federation = Federation(read_config(config))
+    federation = Simulation(read_config(config))
     origins = [
         {
             part: set(getattr(federation.holdings(index), part).column("origin").tolist())
@@ -191,7 +191,7 @@ def test_runs_with_more_or_less_public_data_hold_out_the_same_images() -> None:
         source = {"source": "digits", "per_class": 100, "public": {"source": "share", "share": public / 1000}}
         shares = {"validation": 100 / (1000 - public), "test": 150 / (1000 - public)}
         config = {"data": {**source, **shares, "partition": {"kind": "rotated"}}, "method": "local"}
-        held = Federation(read_config(config)).holdings(0)
+        held = Simulation(read_config(config)).holdings(0)
         assert held.public is not None
         parts = (held.train, held.validation, held.test, held.public)
         found.append([set(part.column("origin").tolist()) for part in parts])

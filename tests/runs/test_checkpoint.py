@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import shutil
 import time
@@ -14,8 +15,9 @@ import yaml
 from tests.conftest import MakeRun
 
 import polyfed
+from polyfed.disk import SavedState, digest
 from polyfed.errors import CheckpointError, RunError, UserError
-from polyfed.runs.checkpoint import RunDirectory
+from polyfed.runs.checkpoint import RunDirectory, _seal, read_lines, read_manifest, read_states
 from polyfed.testing import result_of
 
 
@@ -160,3 +162,136 @@ def test_checkpoints_that_take_long_are_rare_unless_every_round_is_wanted(
     assert rounds[-1] == 12
     if not seconds:
         assert set(rounds) >= set(range(1, 13))
+
+
+# -- run directories from others ------------------------------------------------------------------------------
+
+
+def reseal(path: Path, **changes: Any) -> None:
+    """Change a run directory as somebody would who knows how it is sealed: every digest fits again."""
+    manifest = {**read_manifest(path), **changes}
+    index = (path / "states.jsonl").read_bytes()
+    manifest["states"] = [len(index), digest(index)]
+    (path / "manifest.json").write_text(json.dumps({**manifest, "digest": _seal(manifest)}))
+
+
+OUTSIDE = [
+    "../precious.txt",
+    "/etc/hostname",
+    "..",
+    ".",
+    "",
+    "deeper/state.safetensors",
+    "..\\precious.txt",
+    "nul\0",
+    7,
+    ["a"],
+]
+
+
+@pytest.mark.parametrize("name", OUTSIDE, ids=repr)
+@pytest.mark.parametrize("owner", ["client-1", "shelf/a"])
+def test_a_state_outside_the_directory_is_refused_and_nothing_is_touched(
+    stopped: Path, owner: str, name: Any
+) -> None:
+    (stopped / "precious.txt").write_text("mine")
+    line = {"owner": owner, "file": name, "digest": digest(b"mine")}
+    with (stopped / "states.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    reseal(stopped)
+    before = sorted(path.name for path in (stopped / "states").iterdir())
+    with pytest.raises(CheckpointError, match="not a file inside states/") as caught:
+        polyfed.resume(stopped, workers=1)
+    assert str(stopped) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert (stopped / "precious.txt").read_text() == "mine"
+    assert sorted(path.name for path in (stopped / "states").iterdir()) == before
+
+
+@pytest.mark.parametrize("name", [*OUTSIDE, None], ids=repr)
+def test_a_server_state_outside_the_directory_is_refused(stopped: Path, name: Any) -> None:
+    (stopped / "precious.txt").write_text("mine")
+    reseal(stopped, server=[name, digest(b"mine")])
+    with pytest.raises(CheckpointError, match="not a file inside states/"):
+        polyfed.resume(stopped, workers=1)
+    assert (stopped / "precious.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["[]", "{}", '{"client": 1, "file": "a", "digest": "b"}', "7", "no JSON", '{"owner": [1], "file": null}'],
+)
+def test_an_index_that_is_not_a_list_of_states_is_refused(stopped: Path, line: str) -> None:
+    with (stopped / "states.jsonl").open("a") as file:
+        file.write(line + "\n")
+    reseal(stopped)
+    with pytest.raises(CheckpointError, match="is not a list of states"):
+        polyfed.resume(stopped, workers=1)
+
+
+@pytest.mark.parametrize("owner", ["client-9", "client-01", "client--1", "client-", "somebody"])
+def test_a_state_of_somebody_who_is_not_a_client_is_refused(stopped: Path, owner: str) -> None:
+    line = read_states(stopped)["client-1"]
+    with (stopped / "states.jsonl").open("a") as file:
+        file.write(json.dumps({"owner": owner, "file": line.file, "digest": line.digest}) + "\n")
+    reseal(stopped)
+    with pytest.raises(CheckpointError, match=f"a state of '{owner}', not a client"):
+        polyfed.resume(stopped, workers=1)
+
+
+def test_a_run_of_an_older_format_is_refused_in_one_line(stopped: Path) -> None:
+    reseal(stopped, format=1)
+    with pytest.raises(CheckpointError, match=r"another version of polyfed \(format 1\)"):
+        polyfed.resume(stopped, workers=1)
+
+
+# -- owners ---------------------------------------------------------------------------------------------------
+
+
+def directory_with(path: Path, *commits: list[SavedState]) -> RunDirectory:
+    directory = RunDirectory(path, new=True)
+    directory.write_config({})
+    for number, saved in enumerate(commits):
+        for state in saved:
+            if state.file is not None:
+                (path / "states" / state.file).write_bytes(b"state")
+        directory.commit(number, str(number), {}, saved, {})
+    return directory
+
+
+def state(owner: str, file: str | None) -> SavedState:
+    return SavedState(owner, file, digest(b"state") if file else None)
+
+
+def test_states_belong_to_clients_and_to_the_shelf_by_name(tmp_path: Path) -> None:
+    directory = directory_with(tmp_path, [state("client-3", "c"), state("shelf/client-3", "s")])
+    assert directory.state_files() == {"client-3": tmp_path / "states" / "c"}
+    assert directory.shelf_files() == {"client-3": tmp_path / "states" / "s"}
+    assert next(read_lines(tmp_path / "states.jsonl")) == {
+        "owner": "client-3",
+        "file": "c",
+        "digest": digest(b"state"),
+    }
+    directory.close()
+
+
+def test_a_deleted_state_is_gone_with_its_file_once_that_is_committed(tmp_path: Path) -> None:
+    directory = directory_with(tmp_path, [state("shelf/a", "a"), state("shelf/b", "b")])
+    directory.commit(1, "1", {}, [state("shelf/a", None)], {})
+    assert not (tmp_path / "states" / "a").exists()
+    directory.rewind()
+    assert list(directory.shelf_files()) == ["b"]
+    assert sorted(path.name for path in (tmp_path / "states").iterdir()) == ["b", "server.1.safetensors"]
+    directory.close()
+
+
+def test_a_slot_that_was_deleted_and_set_again_comes_last(tmp_path: Path) -> None:
+    directory = directory_with(
+        tmp_path,
+        [state("shelf/a", "a"), state("shelf/b", "b")],
+        [state("shelf/a", None), state("shelf/a", "a.1")],
+    )
+    assert list(directory.shelf_files()) == ["b", "a"]
+    directory.rewind()
+    assert list(directory.shelf_files()) == ["b", "a"]
+    directory.close()

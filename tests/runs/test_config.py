@@ -9,7 +9,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from polyfed.data import Dirichlet, Iid, PublicSettings
+from polyfed.data import Dirichlet, PublicSettings
+from polyfed.data.partition import Iid
 from polyfed.errors import ConfigError, MethodError, UserError
 from polyfed.methods.fedprox import FedProxSettings
 from polyfed.runs.config import RunConfig, pick_device, read_config
@@ -173,7 +174,7 @@ def test_a_partition_without_a_kind_is_the_default_one() -> None:
     assert read_config({}, ["data.partition.alpha=0.1"]).data.partition == Dirichlet(alpha=0.1)
 
 
-def test_eight_clients_unless_told_or_the_data_decide() -> None:
+def test_there_are_eight_clients_by_default_unless_the_data_decide() -> None:
     def count(data: dict[str, Any]) -> int | None:
         return read_config({"data": data}).data.client_count()
 
@@ -191,8 +192,8 @@ def test_a_client_can_be_named_by_a_number_that_yaml_reads_as_one(tmp_path: Path
 
 def test_budgets_are_dealt_out_in_turn_and_megabytes_are_bytes() -> None:
     models = read_config({"models": {"budgets": [{"parameters": 5}, {"memory_mb": 1.5}]}}).models
-    assert [models.budget_of(client).parameters for client in range(3)] == [5, None, 5]
-    assert models.budget_of(1).memory_bytes == 1_500_000
+    assert [section.budget().parameters for section in models.budgets] == [5, None]
+    assert models.budgets[1].budget().memory_bytes == 1_500_000
 
 
 # -- files ---------------------------------------------------------------------------------------------------
@@ -207,7 +208,7 @@ def test_budgets_are_dealt_out_in_turn_and_megabytes_are_bytes() -> None:
         ("rounds: !!python/object/apply:os.getcwd []", "is not YAML"),
     ],
 )
-def test_a_file_that_is_no_run_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_a_file_that_is_not_a_run_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(text)
     assert message in refusal(file)
@@ -333,7 +334,7 @@ def test_an_override_may_hold_an_equals_sign() -> None:
 
 
 @pytest.mark.parametrize("name", ["../up", "", "a b", ".hidden"])
-def test_a_name_that_is_no_folder_name_is_refused(name: str) -> None:
+def test_a_name_that_cannot_be_a_folders_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"^name:"):
         read_config({"name": name})
 

@@ -15,11 +15,11 @@ from tests.conftest import job
 
 from polyfed import disk
 from polyfed.errors import ConfigError
-from polyfed.experiments.grid import carry_out
+from polyfed.experiments.grid import run_jobs
 from polyfed.experiments.jobs import Job, state_of
 from polyfed.runs import api, checkpoint
 from polyfed.runs.config import read_config
-from polyfed.runs.folders import clear
+from polyfed.runs.folders import clear, unused_folder
 from polyfed.testing import result_of
 
 fork = multiprocessing.get_context("fork")
@@ -34,24 +34,24 @@ def test_a_job_is_new_then_begun_then_finished(tmp_path: Path, small: dict[str, 
     run.go(lambda now: now.stop())
     run.close()
     assert state_of(one) == "begun"
-    assert carry_out([one], 1) == []
+    assert run_jobs([one], 1) == []
     assert state_of(one) == "finished"
 
 
 def test_a_run_with_another_config_is_refused_and_its_first_other_key_named(
     tmp_path: Path, small: dict[str, Any]
 ) -> None:
-    carry_out([job(tmp_path / "run", small, rounds=1)], 1)
+    run_jobs([job(tmp_path / "run", small, rounds=1)], 1)
     other = {**small["training"], "lr": 0.2}
     with pytest.raises(ConfigError, match=r"training\.lr is 0\.1 there and 0\.2 here: choose another --out"):
-        carry_out([job(tmp_path / "run", small, rounds=1, training=other)], 1)
+        run_jobs([job(tmp_path / "run", small, rounds=1, training=other)], 1)
     with pytest.raises(ConfigError, match=r'method\.name is "fedavg" there'):
         state_of(job(tmp_path / "run", small, rounds=1, method="local"))
 
 
-def test_what_was_left_open_or_to_a_default_is_no_other_config(tmp_path: Path, small: dict[str, Any]) -> None:
+def test_what_was_left_open_or_to_a_default_is_the_same_config(tmp_path: Path, small: dict[str, Any]) -> None:
     one = job(tmp_path / "run", small, rounds=1)
-    carry_out([one], 1)
+    run_jobs([one], 1)
     assert one.config.stack == "auto"
     decided = read_config(one.path / "config.yaml")
     assert decided.stack != "auto"
@@ -94,7 +94,7 @@ def test_a_folder_left_by_a_process_killed_before_its_first_checkpoint_is_used_a
     assert (one.path / ".lock").exists()
     assert state_of(one) == "new"
     other = job(tmp_path / "other", small)
-    assert carry_out([one, other], 2) == []
+    assert run_jobs([one, other], 2) == []
     assert result_of(one.path) == result_of(other.path)
 
 
@@ -106,7 +106,7 @@ def test_a_folder_with_anything_else_in_it_is_refused_and_left_alone(
 ) -> None:
     for name in names:
         (tmp_path / name).write_text("mine")
-    for act in (lambda: carry_out([job(tmp_path, small)], 1), lambda: clear(tmp_path)):
+    for act in (lambda: run_jobs([job(tmp_path, small)], 1), lambda: clear(tmp_path)):
         with pytest.raises(ConfigError, match="choose another --out"):
             act()
     assert {part.name: part.read_text() for part in tmp_path.iterdir()} == dict.fromkeys(names, "mine")
@@ -119,6 +119,17 @@ def test_a_folder_in_which_another_process_is_at_work_is_left_alone(
     (one.path / "states").mkdir(parents=True)
     with (one.path / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        (failure,) = carry_out([one], 1)
+        (failure,) = run_jobs([one], 1)
     assert "another process is at work" in failure.reason
     assert (one.path / "states").exists()
+
+
+def test_the_first_folder_that_is_empty_or_not_there_is_used(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    assert unused_folder(path) == path
+    path.mkdir()
+    assert unused_folder(path) == path
+    (path / "notes").touch()
+    assert unused_folder(path) == tmp_path / "run-2"
+    (tmp_path / "run-2").touch()  # a file
+    assert unused_folder(path) == tmp_path / "run-3"

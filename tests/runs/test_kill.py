@@ -67,6 +67,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("method", list(METHODS))
 def test_killed_at_random_moments_and_resumed_equals_undisturbed(
@@ -152,6 +153,7 @@ POINTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", list(POINTS))
 def test_killed_while_a_checkpoint_is_written_and_resumed_equals_undisturbed(
     tmp_path: Path, undisturbed: dict[str, Any], point: str

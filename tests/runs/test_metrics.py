@@ -157,7 +157,7 @@ def test_each_client_has_its_own_best_round() -> None:
     }
 
 
-def test_a_client_that_was_not_looked_at_in_a_round_is_not_chosen_there() -> None:
+def test_a_client_that_was_not_evaluated_in_a_round_is_not_chosen_there() -> None:
     lines = [at(1, a=[5, 10]), at(2, b=[1, 10]), {"round": 3, "clients": {"a": {"whole": [9, 10]}}}]
     assert {name: score["whole"] for name, score in chosen_for_each(lines).items()} == {
         "a": [1, 10],

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import polyfed
-from polyfed.runs.setup import Federation
+from polyfed.runs.federated_data import FederatedData
 
 CLIENTS = 10_000
 
@@ -35,13 +35,13 @@ def test_ten_thousand_clients_touch_only_the_cohort(
     crowd: tuple[np.ndarray, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     seen: set[int] = set()
-    split = Federation._split
+    split = FederatedData.split
 
-    def counted(self: Federation, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def counted(self: FederatedData, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         seen.add(index)
         return split(self, index)
 
-    monkeypatch.setattr(Federation, "_split", counted)
+    monkeypatch.setattr(FederatedData, "split", counted)
     config = {
         "method": method,
         "rounds": 3,

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import MakeRun
 
 import polyfed
-from polyfed.federation.fleet import Fleet
+from polyfed.federation.method import Fleet
 from polyfed.federation.nodes import Server
 from polyfed.runs.checkpoint import read_lines, read_manifest
 from polyfed.runs.rounds import Run

@@ -1,4 +1,4 @@
-"""The command line: each command a few lines that call the rooms below."""
+"""The commands of `polyfed`, each a few lines that call the packages below."""
 
 from __future__ import annotations
 
@@ -9,29 +9,41 @@ from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.logging import RichHandler
-from rich.markup import escape
-from rich.table import Table
 
 import polyfed
-from polyfed import data, models
 from polyfed.cli.progress import follow, follow_grid
+from polyfed.engines import AUTO, ENGINES
 from polyfed.errors import ConfigError, PolyfedError, UserError
-from polyfed.experiments import papers
-from polyfed.experiments.reproduce import OUT, SCALE, check_ready, conclude, make_plan, settings_of, states_of
-from polyfed.experiments.reproduce.tables import about, listing, plan_tables, whole
-from polyfed.experiments.sweep import plan_sweep, read_sets
-from polyfed.report.figures import bubble_chart
-from polyfed.report.tables import amount, compare_table, methods_table, partition_table, result_table
+from polyfed.experiments import papers, plan_sweep, read_sets
+from polyfed.experiments.reproduce import (
+    DEFAULT_OUT,
+    DEFAULT_SCALE,
+    check_ready,
+    conclude,
+    full_report,
+    paper_details,
+    papers_table,
+    plan_reproduction,
+    plan_tables,
+)
+from polyfed.report.tables import (
+    compare_table,
+    data_table,
+    methods_table,
+    models_table,
+    partition_table,
+    result_table,
+)
 from polyfed.runs import api
 from polyfed.runs.config import read_config
+from polyfed.runs.folders import RUNS_FOLDER, unused_folder
 from polyfed.runs.history import RunRecord, local_run_for, siblings
 from polyfed.runs.rounds import Run
-from polyfed.runs.setup import Federation
+from polyfed.runs.setup import Simulation
 
-PLAIN_WIDTH = 150  # of tables where there is no terminal whose width could be asked
+PLAIN_WIDTH = 150  # of tables where the output is not a terminal
 
 app = typer.Typer(
     name="polyfed",
@@ -52,7 +64,11 @@ Overrides = Annotated[
 ]
 Workers = Annotated[
     Optional[int],  # noqa: UP045
-    typer.Option(min=1, help="Worker processes; as many as there are cores unless told."),
+    typer.Option(min=1, help="Worker processes; one per core by default."),
+]
+EngineName = Annotated[
+    str,
+    typer.Option(help=f"How steps reach clients: {', '.join(ENGINES)}, or {AUTO}. The result is the same."),
 ]
 
 
@@ -62,15 +78,17 @@ def run(
     set_: Overrides = None,
     out: Annotated[Optional[Path], typer.Option(help="The run directory.")] = None,  # noqa: UP045
     workers: Workers = None,
+    engine: EngineName = AUTO,
 ) -> None:
     """Run a federation."""
-    _go(api.prepare(file, overrides=set_ or (), out=out, workers=workers))
+    _go(api.prepare(file, overrides=set_ or (), out=out, workers=workers, engine=engine))
 
 
 @app.command()
 def resume(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
     workers: Workers = None,
+    engine: EngineName = AUTO,
 ) -> None:
     """Go on with a run that was stopped or killed; the result is the same, bit for bit."""
     record = RunRecord(directory)
@@ -78,14 +96,14 @@ def resume(
         console.print(f"{directory} has finished already.")
         _show(directory)
     else:
-        _go(api.reopen(directory, workers=workers))
+        _go(api.reopen(directory, workers=workers, engine=engine))
 
 
 @app.command()
 def compare(
     directories: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Run directories.")],
 ) -> None:
-    """Runs side by side."""
+    """Compare runs in one table."""
     console.print(compare_table([RunRecord(path) for path in directories]))
 
 
@@ -97,15 +115,16 @@ def sweep(
         typer.Option(
             "--set",
             metavar="A.B=C,D",
-            help="Values of a key, such as training.lr=0.1,0.01; one value is set for all. [a,b] is one value.",
+            help="Values of a key, such as training.lr=0.1,0.01; a single one is set in all runs. [a,b] is one value.",
         ),
     ] = None,
     seeds: Annotated[
-        int, typer.Option(min=1, help="Runs of each combination: the file's seed, then one more each.")
+        int,
+        typer.Option(min=1, help="Runs of each combination: with the file's seed, then with the next ones."),
     ] = 1,
     out: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option(help="The sweep's folder; polyfed-runs/NAME-sweep unless told."),
+        typer.Option(help="The sweep's folder; polyfed-runs/NAME-sweep by default."),
     ] = None,
     workers: Workers = None,
 ) -> None:
@@ -136,13 +155,13 @@ def sweep(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the runs are written.")] = Path("polyfed-runs"),
+    out: Annotated[Path, typer.Option(help="Where the runs are written.")] = RUNS_FOLDER,
     workers: Workers = None,
 ) -> None:
-    """Eight clients with four architectures on handwritten digits: a few methods between the two bounds."""
+    """Run six methods with eight clients and four architectures on handwritten digits, and compare them."""
     example = yaml_text("demo.yaml")
-    folder = _unused(out / "demo")
-    folder.mkdir(parents=True)
+    folder = unused_folder(out / "demo")
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "demo.yaml").write_text(example)
     paths = []
     for name in ("local", "aggregated", "fedavg", "fedmd", "dsfl", "pooled"):
@@ -160,7 +179,7 @@ How to read it: `local` is every client alone, `pooled` is what one place with e
 is good if it comes close to `pooled` while only knowledge travels. Here the clients have different models, so FedAvg
 can only average weights among clients of the same model; FedMD and DS-FL exchange what each model says of a few public
 images instead, and reach every client.
-Everything is in {folder}; run it your way: polyfed run {folder}/demo.yaml --set method=local --out my-run"""
+Everything is in {folder}; to change it: polyfed run {folder}/demo.yaml --set method=local --out my-run"""
 
 
 @app.command()
@@ -183,36 +202,13 @@ def list_models(
         raise ConfigError(f"--shape {shape}: write it as 3x32x32") from None
     if norm not in ("batch", "group"):
         raise ConfigError(f"--norm {norm}: use batch or group")
-    rows = models.table(pattern, size, outputs, norm)  # type: ignore[arg-type]
-    if not rows:
-        raise ConfigError(f"no model is called '{pattern}'; `polyfed models` lists all")
-    table = Table(
-        box=box.SIMPLE_HEAD, title_justify="left", title=f"models for {shape} inputs and {outputs} classes"
-    )
-    for name in ("model", "parameters", "MACs", "memory (batch 1)", "layout"):
-        table.add_column(name, justify="left" if name in ("model", "layout") else "right")
-    for row in rows:
-        layout = "channels-last" if row.channels_last else "default"
-        size_ = row.size
-        table.add_row(
-            row.name, f"{size_.parameters:,}", f"{size_.macs:,}", amount(size_.memory_bytes), layout
-        )
-    console.print(table)
+    console.print(models_table(pattern, size, outputs, norm))  # type: ignore[arg-type]
 
 
 @app.command(name="data")
 def list_data() -> None:
     """List the named data sets and where each would come from."""
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        title="named data sets; your own: a parquet, CSV or .npz file, or a folder of images by class",
-    )
-    for name in ("name", "from"):
-        table.add_column(name)
-    for name in data.known_sets():
-        table.add_row(name, escape(data.whereabouts(name)))
-    console.print(table)
+    console.print(data_table())
 
 
 @app.command()
@@ -235,11 +231,14 @@ def partition(
     ),
 ) -> None:
     """Print and plot who holds what."""
-    federation = Federation(read_config(file, set_ or ()))
+    federation = Simulation(read_config(file, set_ or ()))
     classes = federation.dataset.classes
     counts = federation.partition.class_counts(federation.labels, len(classes))
     names = [federation.architecture(index) for index in range(federation.clients)]
     console.print(partition_table(counts, classes, names))
+    # Imported only where something is drawn: matplotlib takes half a second of every launch.
+    from polyfed.report.figures import bubble_chart  # noqa: PLC0415
+
     bubble_chart(counts, classes, figure, title=f"{federation.dataset.name}: {federation.clients} clients")
     console.print(f"wrote {figure}", soft_wrap=True)
 
@@ -248,28 +247,32 @@ def partition(
 def reproduce(
     what: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Argument(metavar="[PAPER/TABLE]", help="Such as 000/table2. Without it: what there is."),
+        typer.Argument(
+            metavar="[PAPER/TABLE]", help="Such as 000/table2. Without it: list what can be reproduced."
+        ),
     ] = None,
-    scale: Annotated[str, typer.Option(help="The paper's scale (paper), or a smaller one.")] = SCALE,
+    scale: Annotated[str, typer.Option(help="The paper's scale (paper), or a smaller one.")] = DEFAULT_SCALE,
     rows: Annotated[str, typer.Option(metavar="A,B", help="Only these rows, by key or name.")] = "",
     columns: Annotated[str, typer.Option(metavar="A,B", help="Only these columns, by key or name.")] = "",
-    seeds: Annotated[Optional[int], typer.Option(min=1, help="How many: 0, 1, 2 …")] = None,  # noqa: UP045
+    seeds: Annotated[Optional[int], typer.Option(min=1, help="How many seeds: 0, 1, 2 …")] = None,  # noqa: UP045
     plan: Annotated[bool, typer.Option("--plan", help="Print what would be run, and run nothing.")] = False,
-    out: Annotated[Path, typer.Option(help="Where the runs are written.")] = OUT,
+    out: Annotated[Path, typer.Option(help="Where the runs are written.")] = DEFAULT_OUT,
     workers: Workers = None,
 ) -> None:
     """Measure a paper's table again and judge its claims; the same command again goes on."""
     if what is None:
-        console.print(listing([papers.load(name) for name in papers.known()]))
+        console.print(papers_table([papers.load(name) for name in papers.known()]))
         return
     if "/" not in what or what.endswith(papers.ENDING):
-        console.print(about(papers.load(what), console.width))
+        console.print(paper_details(papers.load(what), console.width))
         return
-    wanted = make_plan(what, scale=scale, rows=_words(rows), columns=_words(columns), seeds=seeds, out=out)
+    wanted = plan_reproduction(
+        what, scale=scale, rows=_words(rows), columns=_words(columns), seeds=seeds, out=out
+    )
     if plan:
         title = f"{what} at scale {scale}: {len(wanted.jobs)} runs in {wanted.folder}/RUN/SETTING/seed-N"
         console.print(title, soft_wrap=True, highlight=False)
-        console.print(plan_tables(settings_of(wanted), states_of(wanted)))
+        console.print(plan_tables(wanted))
         return
     check_ready(wanted)
     try:
@@ -277,9 +280,9 @@ def reproduce(
     except KeyboardInterrupt:
         console.print(f"go on with: {wanted.command}", soft_wrap=True, markup=False)
         raise typer.Exit(130) from None
-    outcome, written = conclude(wanted)
-    if outcome is not None:
-        console.print(whole(outcome, console.width))
+    measured, written = conclude(wanted)
+    if measured is not None:
+        console.print(full_report(measured, console.width))
     console.print(f"wrote {', '.join(map(str, written))}", soft_wrap=True)
     if failures:
         raise typer.Exit(1)
@@ -290,7 +293,7 @@ def _words(text: str) -> list[str]:
 
 
 def _go(ready: Run, *, show: bool = True) -> None:
-    """Do a run with its progress on the screen."""
+    """Do a run with its progress on the screen, then show its result."""
     try:
         follow(ready, console)
     finally:
@@ -315,15 +318,6 @@ def _show(path: Path) -> None:
     console.print(f"everything is in {path}", soft_wrap=True)
 
 
-def _unused(path: Path) -> Path:
-    number = 1
-    candidate = path
-    while candidate.exists():
-        number += 1
-        candidate = path.with_name(f"{path.name}-{number}")
-    return candidate
-
-
 def yaml_text(name: str) -> str:
     """One of the run files that come with polyfed."""
     return (files("polyfed") / "examples" / name).read_text()
@@ -337,7 +331,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def common(
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,

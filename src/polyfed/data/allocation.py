@@ -1,9 +1,8 @@
-"""How samples are dealt out: a partition, and the mechanics that all its rules share.
+"""Allocation of samples to clients: a partition, and what the rules that make one have in common.
 
-Every rule decides the owner of each sample, so that each sample has exactly one, and every rule comes to an
-end for
-any setting that is possible at all: where a random draw leaves a client below the minimum, it is drawn
-again a limited number of times, and then samples are moved from the largest clients to the smallest.
+Every rule decides the owner of each sample, so that each sample has exactly one, and every rule ends for any
+setting that is possible at all: where a random draw leaves a client below the minimum, it is drawn again a
+limited number of times, and then samples are moved from the largest clients to the smallest.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ log = logging.getLogger(__name__)
 Counts: TypeAlias = Ints  # classes × clients
 
 _MOST_DRAWS = 100
-_MOST_NUMBERS = 2_000_000  # drawn in all before samples are moved instead: a second or two
+_MOST_NUMBERS = 2_000_000  # drawn in total before samples are moved instead: a second or two
 _USUAL_MINIMUM = 10  # NIID-Bench's smallest client
 
 
@@ -33,7 +32,7 @@ class Partition:
 
     order: row numbers, those of client 0 first, each client's in rising order.
     offsets: client i holds order[offsets[i]:offsets[i + 1]].
-    names: words for the clients, where they are natural ones (a domain, a writer), else None.
+    names: the clients' names, where they are values of a column (a domain, a writer), else None.
     """
 
     order: Ints
@@ -80,6 +79,7 @@ def least_size(asked: int | None, samples: int, clients: int) -> int:
 
 
 def check_possible(samples: int, holders: int, minimum: int, what: str = "clients") -> None:
+    """A DataError if there are too few samples to give each holder the minimum."""
     if holders < 1:
         raise DataError(f"{holders} {what}: there must be at least one")
     if minimum < 0:
@@ -105,7 +105,7 @@ def members_by_class(codes: Ints, sizes: Ints, rng: np.random.Generator) -> list
     return np.split(ordered, np.cumsum(sizes)[:-1])
 
 
-def deal(codes: Ints, counts: Counts, rng: np.random.Generator) -> Ints:
+def owners_from_counts(codes: Ints, counts: Counts, rng: np.random.Generator) -> Ints:
     """The owner of each sample when client j gets counts[c, j] samples of class c, drawn at random."""
     owner = np.empty(len(codes), dtype=np.int64)
     clients = np.arange(counts.shape[1])
@@ -114,8 +114,8 @@ def deal(codes: Ints, counts: Counts, rng: np.random.Generator) -> Ints:
     return owner
 
 
-def cut(shares: Array, size: int) -> Ints:
-    """Whole numbers of samples for shares that add up to 1, by cutting at the running sum."""
+def counts_from_shares(shares: Array, size: int) -> Ints:
+    """Whole numbers of samples, `size` in all, for shares that add up to 1: cut at their running sum."""
     borders = np.minimum(np.floor(np.cumsum(shares) * size), size).astype(np.int64)
     borders[-1] = size
     counts: Ints = np.diff(borders, prepend=0)
@@ -123,7 +123,10 @@ def cut(shares: Array, size: int) -> Ints:
 
 
 def draw_until(draw: Callable[[], Counts], numbers: int, least: int) -> Counts:
-    """Draw until no client is below the least, within limits; `fill_up` mends what is left."""
+    """Draw until no client is below the least, a limited number of times; `fill_up` does the rest.
+
+    numbers: how many random numbers a draw takes, which decides how often it may be repeated.
+    """
     draws = max(1, min(_MOST_DRAWS, _MOST_NUMBERS // max(numbers, 1)))
     for _ in range(draws):
         counts = draw()
@@ -133,8 +136,9 @@ def draw_until(draw: Callable[[], Counts], numbers: int, least: int) -> Counts:
     return counts
 
 
-def draw_per_class(sizes: Ints, clients: int, alpha: float, rng: np.random.Generator) -> Counts:
-    return np.stack([cut(shares_of(clients, alpha, rng), int(size)) for size in sizes])
+def dirichlet_counts(sizes: Ints, clients: int, alpha: float, rng: np.random.Generator) -> Counts:
+    """How many samples of each class each client gets, by one Dirichlet draw per class over all clients."""
+    return np.stack([counts_from_shares(dirichlet_shares(clients, alpha, rng), int(size)) for size in sizes])
 
 
 def fill_up(owner: Ints, clients: int, least: int, rng: np.random.Generator) -> Ints:
@@ -144,11 +148,10 @@ def fill_up(owner: Ints, clients: int, least: int, rng: np.random.Generator) -> 
     wanted = int(missing.sum())
     if wanted == 0:
         return owner
-    given = _skim(sizes, wanted, least)
+    given = _given_by_largest(sizes, wanted, least)
     shuffled = rng.permutation(len(owner))
-    ordered = shuffled[
-        np.argsort(owner[shuffled], kind="stable")
-    ]  # by client, each client's in a random order
+    # By client, each client's in a random order.
+    ordered = shuffled[np.argsort(owner[shuffled], kind="stable")]
     place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     moved = ordered[place < np.repeat(given, sizes)]
     owner = owner.copy()
@@ -156,8 +159,8 @@ def fill_up(owner: Ints, clients: int, least: int, rng: np.random.Generator) -> 
     return owner
 
 
-def _skim(sizes: Ints, wanted: int, least: int) -> Ints:
-    """How many samples each client gives: all above one level, which is found by halving."""
+def _given_by_largest(sizes: Ints, wanted: int, least: int) -> Ints:
+    """How many samples each client gives away: all above one level, which is found by bisection."""
     low, high = least, int(sizes.max())  # a level of `least` gives enough, one of `high` gives nothing
     while low < high:
         level = (low + high + 1) // 2
@@ -166,13 +169,14 @@ def _skim(sizes: Ints, wanted: int, least: int) -> Ints:
         else:
             high = level - 1
     given = np.maximum(sizes - low, 0)
-    # The level gives up to one sample a client too many: the first clients keep one of theirs.
+    # The level may give one sample per client too many: the first clients keep one of theirs.
     too_many = int(given.sum()) - wanted
     given[np.flatnonzero(given)[:too_many]] -= 1
     return given
 
 
-def shares_of(clients: int, alpha: float, rng: np.random.Generator) -> Array:
+def dirichlet_shares(clients: int, alpha: float, rng: np.random.Generator) -> Array:
+    """One draw of the clients' shares, which add up to 1."""
     shares = rng.dirichlet(np.full(clients, alpha))
     total = shares.sum()
     if np.isfinite(total) and total > 0:

@@ -1,8 +1,8 @@
-"""A data set as memory-mapped arrays, and the rows of it that a client holds.
+"""A data set as arrays, and the rows of it that a client holds.
 
-Everything a run touches is an array that lies on the disk once and is shared by all workers; a client is a
-list of row numbers. Tensors are made on demand and kept in one process-wide cache of bounded size, so
-asking for the same rows every round costs a look-up.
+The arrays of a stored data set are mapped from the disk and shared by all workers; a client is a list of row
+numbers. Tensors are made on demand and kept in one process-wide cache of bounded size, so asking for the same
+rows every round costs a look-up.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +36,6 @@ class DataSet:
     column_names: the words for those codes (a column of plain numbers, such as `origin`, has none).
     mean, std: normalisation constants of the training split, per channel (in 0..1) or per feature.
     fingerprint: a digest of all of the above, the same on every machine.
-    folder: where the arrays lie; None when they only live in memory.
     first_class: the number that the first class has (see `with_labels_from`).
     """
 
@@ -50,7 +48,6 @@ class DataSet:
     fingerprint: str
     columns: dict[str, Ints] = field(default_factory=dict)
     column_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    folder: Path | None = None
     first_class: int = 0
 
     def __len__(self) -> int:
@@ -90,33 +87,14 @@ class DataSet:
         """The given rows of this set, or all of them."""
         return Rows(self, np.arange(len(self)) if index is None else np.asarray(index))
 
-    def without_labels(self) -> DataSet:
+    def without_labels(self) -> Self:
         """The same set with its labels hidden."""
         return replace(self, labels=None, fingerprint=f"{self.fingerprint}-unlabelled")
 
-    def with_labels_from(self, first: int) -> DataSet:
-        """The same set with class numbers that begin at `first`: its classes behind another set's."""
+    def with_labels_from(self, first: int) -> Self:
+        """The same set with class numbers that begin at `first`: its classes come after another set's."""
         labels = self.need_labels() + first
         return replace(self, labels=labels, fingerprint=f"{self.fingerprint}-from-{first}", first_class=first)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """What another process gets: where the arrays lie, not their bytes (if they are on the disk)."""
-        if self.folder is None:
-            return (_from_parts, (self.__dict__.copy(),))
-        return (_from_folder, (self.folder, self.labels is not None, self.first_class))
-
-
-def _from_parts(parts: dict[str, Any]) -> DataSet:
-    return DataSet(**parts)
-
-
-def _from_folder(folder: Path, labelled: bool, first_class: int) -> DataSet:
-    from polyfed.data.storage import open_stored  # noqa: PLC0415  (storage is built on this module)
-
-    data = open_stored(folder)
-    if not labelled:
-        return data if data.labels is None else data.without_labels()
-    return data.with_labels_from(first_class) if first_class else data
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,28 +176,6 @@ class Rows:
         """The codes of a further column for these rows."""
         return np.asarray(self.dataset.column(name)[self.index])
 
-    @staticmethod
-    def join(parts: Sequence[Rows]) -> Rows:
-        """Rows of one data set, one after the other. For different sets see `join_tensors`."""
-        if not parts:
-            raise DataError("there are no rows to join")
-        if len({part.dataset.fingerprint for part in parts}) > 1:
-            raise DataError("rows of different data sets cannot be joined: use join_tensors")
-        return Rows(parts[0].dataset, np.concatenate([part.index for part in parts]))
-
-
-def join_tensors(
-    parts: Sequence[Rows],
-    memory_format: torch.memory_format = torch.contiguous_format,
-    device: torch.device | str = "cpu",
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and labels of rows of several data sets of one shape, such as private and public data."""
-    shapes = {part.dataset.shape for part in parts}
-    if len(shapes) != 1:
-        raise DataError(f"only rows of one shape can be joined, these are {sorted(shapes)}")
-    pairs = [part.tensors(memory_format, device) for part in parts]
-    return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
-
 
 class _TensorCache:
     """Tensors that were made from rows, the least recently used forgotten first."""
@@ -245,20 +201,10 @@ class _TensorCache:
                 self._shrink()
         return kept
 
-    def set_limit(self, limit: int) -> None:
-        with self._lock:
-            self.limit = limit
-            self._shrink()
-
     def _shrink(self) -> None:
         while self.size > self.limit:
             _, dropped = self._kept.popitem(last=False)
             self.size -= dropped.nbytes
 
 
-_tensors = _TensorCache(256 * 2**20)
-
-
-def set_tensor_cache(limit: int) -> None:
-    """Keep at most `limit` bytes of tensors in this process (256 MB unless told; 0 keeps none)."""
-    _tensors.set_limit(limit)
+_tensors = _TensorCache(limit=256 * 2**20)  # bytes, in each process

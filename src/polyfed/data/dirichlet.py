@@ -11,15 +11,15 @@ from polyfed.data.allocation import (
     Counts,
     Partition,
     check_possible,
-    cut,
-    deal,
-    draw_per_class,
+    counts_from_shares,
+    dirichlet_counts,
+    dirichlet_shares,
     draw_until,
     even_owners,
     fill_up,
     from_owners,
     least_size,
-    shares_of,
+    owners_from_counts,
 )
 from polyfed.data.dataset import Ints
 from polyfed.data.splits import apportion
@@ -27,7 +27,7 @@ from polyfed.errors import DataError, nearest
 
 Dialect: TypeAlias = Literal["per-class", "balanced", "rotating", "blocks"]
 
-_BLOCK = 10  # clients that FedDF deals to together
+_BLOCK = 10  # clients that FedDF draws for together
 
 
 def dirichlet(
@@ -41,7 +41,7 @@ def dirichlet(
 ) -> Partition:
     """Each class spread over the clients by Dirichlet(alpha) shares; the smaller alpha, the more uneven.
 
-    Papers mean different things by this, so the dialect has a name:
+    Papers mean different things by this, so each reading of it has a name, its dialect:
     "per-class": for each class one draw over all clients (Yurochkin et al. 2019).
     "balanced": the same, but a client that already has the mean size gets nothing more (NIID-Bench, MOON).
     "rotating": clients in groups of at most as many as there are classes; in a group no client has the
@@ -50,7 +50,7 @@ def dirichlet(
         cut to equal sizes, which moves the borders (FedDF).
 
     alpha: above 0; papers use 0.01 to 100.
-    minimum: the smallest client allowed; 10 unless told, or half the mean size if that is less.
+    minimum: the smallest client allowed; by default 10, or half the mean size if that is less.
     """
     if not (np.isfinite(alpha) and alpha > 0):
         raise DataError(f"alpha must be above 0, not {alpha}")
@@ -59,11 +59,11 @@ def dirichlet(
     _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     match dialect:
         case "per-class" | "balanced":
-            draw = draw_per_class if dialect == "per-class" else _balanced
+            draw = dirichlet_counts if dialect == "per-class" else _balanced
             counts = draw_until(lambda: draw(sizes, clients, alpha, rng), sizes.size * clients, least)
-            owner = deal(codes, counts, rng)
+            owner = owners_from_counts(codes, counts, rng)
         case "rotating":
-            owner = deal(codes, _rotating(sizes, clients, alpha, rng), rng)
+            owner = owners_from_counts(codes, _rotating(sizes, clients, alpha, rng), rng)
         case "blocks":
             owner = _blocks(codes, sizes.size, clients, alpha, rng)
         case _:
@@ -79,10 +79,10 @@ def _balanced(sizes: Ints, clients: int, alpha: float, rng: np.random.Generator)
         if size == 0:  # a class that a block of clients does not have; perhaps no client is open any more
             continue
         is_open = held < mean
-        shares = shares_of(clients, alpha, rng) * is_open
+        shares = dirichlet_shares(clients, alpha, rng) * is_open
         # At small alpha all that is left may be shares of 0; then the open clients share evenly.
         shares = shares if shares.sum() > 0 else is_open.astype(np.float64)
-        counts[number] = cut(shares / shares.sum(), int(size))
+        counts[number] = counts_from_shares(shares / shares.sum(), int(size))
         held += counts[number]
     return counts
 
@@ -94,7 +94,7 @@ def _rotating(sizes: Ints, clients: int, alpha: float, rng: np.random.Generator)
     for number, size in enumerate(sizes):
         parts = apportion(np.array([len(group) for group in groups]), int(size), rng)
         for group, part in zip(groups, parts, strict=True):
-            shares = shares_of(len(group), alpha, rng)
+            shares = dirichlet_shares(len(group), alpha, rng)
             top = int(shares.argmax())
             if not fresh[group[top]]:
                 # FedKF draws again until the largest share falls on a fresh client. All clients are alike
@@ -106,7 +106,7 @@ def _rotating(sizes: Ints, clients: int, alpha: float, rng: np.random.Generator)
             fresh[group[top]] = False
             if not fresh[group].any():
                 fresh[group] = True
-            counts[number, group] = cut(shares, int(part))
+            counts[number, group] = counts_from_shares(shares, int(part))
     return counts
 
 
@@ -123,7 +123,7 @@ def _blocks(codes: Ints, classes: int, clients: int, alpha: float, rng: np.rando
         sizes = np.bincount(codes[members], minlength=classes)
         least = len(members) // (2 * here)  # FedDF's own: half the mean size
         counts = draw_until(lambda: _balanced(sizes, here, alpha, rng), draws_of, least)  # noqa: B023
-        inner = fill_up(deal(codes[members], counts, rng), here, least, rng)
+        inner = fill_up(owners_from_counts(codes[members], counts, rng), here, least, rng)
         drawn[members] = block * _BLOCK + inner
     # All clients' lists (each by class) in a row, cut into equal parts: borders move, as in FedDF's code.
     owner = np.empty(samples, dtype=np.int64)

@@ -21,7 +21,7 @@ _IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".ti
 
 @dataclass(frozen=True)
 class Reading:
-    """How a source is to be read. What is None is found out from the source.
+    """How to read a source. What is None is found out from the source itself.
 
     image: the column with images (encoded bytes, or paths beside the table).
     label: the column with labels; "none" for an unlabelled set.

@@ -9,7 +9,7 @@ import numpy as np
 from polyfed.data.dataset import Array, Ints
 from polyfed.errors import DataError
 
-_MOST_CLASSES = 1000  # more than this, and more than rows: the column is no label
+_MOST_CLASSES = 1000  # a label above this and above the number of rows: the column is not a label
 
 
 def encode_labels(
@@ -64,28 +64,14 @@ def encode_column(values: Array, known: Sequence[str] = ()) -> tuple[Ints, tuple
     return new_codes[codes.reshape(-1)], tuple(words)
 
 
-def check_features(features: Array, where: str) -> Array:
-    """Feature vectors as float32, or an error for numbers that are missing or infinite."""
-    if features.dtype.kind not in "biuf":
-        raise DataError(f"{where}: features must be numbers, not {features.dtype}")
-    values = np.ascontiguousarray(features, dtype=np.float32)
-    bad = ~np.isfinite(values)
-    if bad.any():
-        row = int(np.argwhere(bad)[0][0])
-        raise DataError(
-            f"{where}: {int(bad.sum())} values are missing (NaN) or infinite, the first in row {row}"
-        )
-    return values
-
-
 def _encode_words(values: Array, where: str, known: Sequence[str] | None) -> tuple[Ints, tuple[str, ...]]:
     if values.dtype.kind == "O" and any(value is None for value in values):
         raise DataError(f"{where}: some rows have no label")
     present, codes = np.unique(values.astype(str), return_inverse=True)
     words = present.tolist() if known is None else list(known)
-    strangers = sorted(set(present.tolist()) - set(words))
-    if strangers:
-        raise DataError(f"{where}: the label '{strangers[0]}' does not occur in the training split")
+    unknown = sorted(set(present.tolist()) - set(words))
+    if unknown:
+        raise DataError(f"{where}: the label '{unknown[0]}' does not occur in the training split")
     if known is None and len(words) < 2:
         raise DataError(f"{where}: all rows are of one class; at least two are needed to learn anything")
     place = {word: code for code, word in enumerate(words)}

@@ -1,9 +1,8 @@
-"""The data sets that polyfed knows by name: where they are and how their columns are called.
+"""The data sets that polyfed knows by name: where they are and what their columns are called.
 
-No two families of sets on the hub agree on the names of their columns and splits, so each has an entry
-here. A set
-is taken whole from one place: from `$POLYFED_DATA/<name>/` if that folder has its training split, else from
-    the hub.
+No two families of sets on the hub agree on the names of their columns and splits, so each has an entry here.
+A set is taken whole from one place: from `$POLYFED_DATA/<name>/` if that folder has its training split, else
+from the hub.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class NamedSet:
-    """What is to be known about a set on the hub.
+    """What must be known to read a set from the hub.
 
     train, test: the names of its splits there; None for a split that it does not have.
     folder: where its files lie, for repositories with several variants.
@@ -106,16 +105,13 @@ def whereabouts(name: str) -> str:
     folder = local_folder(name)
     if folder is not None:
         return str(folder)
-    way = (
-        "the hub"
-        if importlib.util.find_spec("huggingface_hub")
-        else "the hub, once polyfed[hub] is installed"
-    )
-    return f"{way} ({NAMED[name].hub})"
+    installed = importlib.util.find_spec("huggingface_hub") is not None
+    hub = "the hub" if installed else "the hub, once polyfed[hub] is installed"
+    return f"{hub} ({NAMED[name].hub})"
 
 
 def named_has_split(name: str, split: str) -> bool:
-    """Whether a named set has this split, where it would be taken from. Asks no network."""
+    """Whether a named set has this split, where it would be taken from. Without network access."""
     folder = local_folder(name)
     if folder is not None:
         return (folder / f"{split}.parquet").is_file()

@@ -1,4 +1,4 @@
-"""Data sets that already are in memory: arrays, tensors, and PyTorch data sets."""
+"""Data sets that are in memory already: arrays, tensors, and PyTorch data sets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 from polyfed.data.dataset import Array, DataSet
-from polyfed.data.labels import check_features, encode_labels
+from polyfed.data.labels import encode_labels
 from polyfed.data.storage import Draft
 from polyfed.errors import DataError
 
@@ -63,8 +63,22 @@ def draft_arrays(x: Array, y: Array | None, name: str, train: DataSet | None) ->
     return Draft(name, x, labels, classes)
 
 
+def check_features(features: Array, where: str) -> Array:
+    """Feature vectors as float32, or an error for numbers that are missing or infinite."""
+    if features.dtype.kind not in "biuf":
+        raise DataError(f"{where}: features must be numbers, not {features.dtype}")
+    values = np.ascontiguousarray(features, dtype=np.float32)
+    bad = ~np.isfinite(values)
+    if bad.any():
+        row = int(np.argwhere(bad)[0][0])
+        raise DataError(
+            f"{where}: {int(bad.sum())} values are missing (NaN) or infinite, the first in row {row}"
+        )
+    return values
+
+
 def channels_last(x: Array, *, channels_first: bool) -> Array:
-    """Images with their channels at the end. Where the shape does not tell, `channels_first` does."""
+    """Images with their channels at the end. Where the shape does not show it, `channels_first` decides."""
     if x.ndim != 4:
         return x
     first, last = x.shape[1] in _CHANNELS, x.shape[3] in _CHANNELS

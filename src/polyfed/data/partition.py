@@ -1,4 +1,4 @@
-"""Who holds what: rules that deal the samples of a data set out to clients, and their settings."""
+"""Who holds what: rules that allocate the samples of a data set to clients, and their settings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from polyfed.data.allocation import (
     Partition,
     check_possible,
-    deal,
-    draw_per_class,
+    dirichlet_counts,
     draw_until,
     even_owners,
     fill_up,
     from_owners,
     least_size,
     members_by_class,
+    owners_from_counts,
 )
 from polyfed.data.dataset import DataSet, Ints
 from polyfed.data.dirichlet import Dialect, dirichlet
@@ -27,7 +27,7 @@ from polyfed.errors import DataError
 
 
 def iid(samples: int, clients: int, rng: np.random.Generator) -> Partition:
-    """Samples dealt out at random, client sizes equal up to one."""
+    """Samples allocated at random, client sizes equal up to one."""
     check_possible(samples, clients, 1)
     owner = np.empty(samples, dtype=np.int64)
     owner[rng.permutation(samples)] = even_owners(samples, clients)
@@ -44,18 +44,18 @@ def pathological(
         raise DataError(f"{k} classes for each client, but there are {classes}: use 1 to {classes}")
     if clients * k < classes:
         raise DataError(
-            f"{clients} clients of {k} classes leave some of the {classes} classes to no one: "
+            f"{clients} clients of {k} classes leave some of the {classes} classes to nobody: "
             f"use at least {-(-classes // clients)} classes for each client"
         )
     least = least_size(minimum, len(labels), clients)
     check_possible(len(labels), clients, least)
-    # A hand of clients takes all classes once, k each (the last one wraps around); then they are shuffled
-    # anew.
-    hand = -(-classes // k)
-    shuffled = rng.permuted(np.tile(np.arange(classes), (-(-clients // hand), 1)), axis=1)
+    # A group of clients takes all classes once, k each (the last one wraps around); the next group has them
+    # shuffled again.
+    group = -(-classes // k)
+    shuffled = rng.permuted(np.tile(np.arange(classes), (-(-clients // group), 1)), axis=1)
     client = np.arange(clients)
-    places = ((client % hand)[:, None] * k + np.arange(k)) % classes
-    held = shuffled[(client // hand)[:, None], places]  # clients × k
+    places = ((client % group)[:, None] * k + np.arange(k)) % classes
+    held = shuffled[(client // group)[:, None], places]  # clients × k
     owner = np.empty(len(codes), dtype=np.int64)
     members = members_by_class(codes, sizes, rng)
     for number in range(classes):
@@ -65,7 +65,7 @@ def pathological(
 
 
 def shards(labels: Ints, clients: int, shards_per_client: int, rng: np.random.Generator) -> Partition:
-    """Samples sorted by class and cut into equal shards, dealt out at random (McMahan et al. 2017)."""
+    """Samples sorted by class and cut into equal shards, allocated at random (McMahan et al. 2017)."""
     total = clients * shards_per_client
     if shards_per_client < 1:
         raise DataError(f"each client needs at least one shard, not {shards_per_client}")
@@ -87,8 +87,8 @@ def quantity_skew(
     least = least_size(minimum, samples, clients)
     check_possible(samples, clients, least)
     one_class = np.array([samples])
-    counts = draw_until(lambda: draw_per_class(one_class, clients, alpha, rng), clients, least)
-    owner = deal(np.zeros(samples, dtype=np.int64), counts, rng)
+    counts = draw_until(lambda: dirichlet_counts(one_class, clients, alpha, rng), clients, least)
+    owner = owners_from_counts(np.zeros(samples, dtype=np.int64), counts, rng)
     return from_owners(fill_up(owner, clients, least, rng), clients)
 
 
@@ -98,8 +98,7 @@ def natural(
     clients: int | None = None,
     words: tuple[str, ...] | None = None,
 ) -> Partition:
-    """One client for each value of a column (a writer, a domain), or several values together for fewer
-    clients.
+    """One client for each value of a column (a writer, a domain), or several values each for fewer clients.
 
     codes: the column, one code for each sample.
     words: the word for each code; they become the names of the clients where each has one value.
@@ -107,7 +106,7 @@ def natural(
     present, group = np.unique(codes, return_inverse=True)
     group = group.reshape(-1).astype(np.int64)
     if len(present) == 0:
-        raise DataError("there are no samples to deal out")
+        raise DataError("there are no samples to allocate")
     if clients is None or clients == len(present):
         names = tuple(words[code] for code in present) if words else tuple(map(str, present))
         return from_owners(group, len(present), names)
@@ -115,8 +114,8 @@ def natural(
         raise DataError(
             f"{clients} clients, but the column has {len(present)} values: use 1 to {len(present)}"
         )
-    dealt = rng.permutation(len(present)) % clients
-    return from_owners(dealt[group].astype(np.int64), clients)
+    owner = rng.permutation(len(present)) % clients
+    return from_owners(owner[group].astype(np.int64), clients)
 
 
 class _Settings(BaseModel):
@@ -198,7 +197,7 @@ PartitionSettings: TypeAlias = Annotated[
 
 
 def prepare(settings: PartitionSettings, dataset: DataSet, cache_dir: Path | str | None = None) -> DataSet:
-    """The data set that is to be dealt out: itself, or for rotated domains its rotated copies."""
+    """The data set that is to be partitioned: itself, or for rotated domains its rotated copies."""
     if isinstance(settings, Rotated) and "origin" not in dataset.columns:
         return rotate(dataset, settings.angles, settings.shared_split, cache_dir)
     return dataset
@@ -211,11 +210,11 @@ def make_partition(
     rng: np.random.Generator,
     rows: Ints | None = None,
 ) -> Partition:
-    """Deal a data set out to clients as the settings say.
+    """Allocate the rows of a data set to clients as the settings say.
 
     dataset: for rotated domains the one that `prepare` gave.
     clients: how many; None only where the data decide (natural, rotated).
-    rows: deal out only these rows of the data set, such as those that a public share left.
+    rows: allocate only these rows of the data set, such as those that a public share left.
     """
     rows = np.arange(len(dataset), dtype=np.int64) if rows is None else rows
     if isinstance(settings, Natural | Rotated):

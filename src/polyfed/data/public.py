@@ -24,7 +24,7 @@ class PublicSettings(BaseModel):
 
     source: "none"; "share" (held out of the training set); or the name or path of another data set.
     share: how much of the training set "share" holds out.
-    rows: at most this many rows, with the class shares of the whole.
+    rows: at most this many rows, with the class proportions of the whole.
     labels: "own", or "none" to hide them.
     label: the label column of another data set, such as "coarse_label" of cifar100.
     classes: whether its labels mean the "same" as the private ones, or "other" classes; "auto" looks at the names.
@@ -68,11 +68,11 @@ def make_public(
 ) -> tuple[Rows | None, Ints]:
     """The public rows, or None, and the row numbers of the training set that stay private.
 
-    Rows of one `origin` (rotated copies of an image) are all public or all private; with `rank`, a number for each
-    origin, those of the lowest rank in each class are shared, rather than any. A share has the class shares of the
-    whole, and with a column `domain` of each domain. `rows` makes the public set smaller; what a share held out and
-    `rows` left over is given back to the private rows. Where the public labels are other classes, their numbers begin
-    behind the private ones: 10 to 29 for cifar100's 20 coarse classes beside cifar10.
+    Rows of one `origin` (rotated copies of an image) are all public or all private. With `rank`, a number for each
+    origin, the origins of the lowest rank in each class are shared instead of random ones. A share has the class
+    proportions of the whole, and with a column `domain` those of each domain. With `rows` fewer are held out, and the
+    others stay private. Where the public labels are other classes, their numbers begin after the private ones: 10 to
+    29 for cifar100's 20 coarse classes beside cifar10.
     """
     private = np.arange(len(dataset), dtype=np.int64)
     if settings.source == "none":

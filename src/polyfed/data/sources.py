@@ -1,4 +1,4 @@
-"""One door to all data: `load` takes a name, a path, arrays or a PyTorch data set and gives a `DataSet`."""
+"""Loading of all data: `load` takes a name, a path, arrays or a PyTorch data set and gives a `DataSet`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 
-from polyfed.data.dataset import DataSet, Ints
+from polyfed.data.dataset import DataSet
 from polyfed.data.files import (
     Reading,
     identity,
@@ -20,13 +20,12 @@ from polyfed.data.files import (
 from polyfed.data.named import NAMED, draft_digits, hub_files, local_folder, named_has_split
 from polyfed.data.objects import arrays_digest, channels_last, draft_arrays, to_arrays
 from polyfed.data.splits import draw_per_class, draw_stratified
-from polyfed.data.storage import Draft, stored
+from polyfed.data.storage import Draft, stored, stored_rows
 from polyfed.errors import DataError, nearest
 
 Split: TypeAlias = Literal["train", "test"]
-Source: TypeAlias = (
-    Any  # a name, a path, (x, y), a torch Dataset, or {"train": one of these, "test": another}
-)
+# A name, a path, (x, y), a torch Dataset, or {"train": one of these, "test": another}.
+Source: TypeAlias = Any
 _Build: TypeAlias = Callable[[DataSet | None, Path], Draft]  # (the training split, where to write) -> draft
 _FILE_ENDINGS = (".parquet", ".csv", ".npz")
 
@@ -53,7 +52,7 @@ def load(
     size: resize images to this height and width.
     limit: only this many rows, drawn once and for all with the class shares of the whole.
     per_class: only this many rows of each class, drawn once and for all.
-    cache_dir: where decoded arrays are kept; $POLYFED_CACHE or ~/.cache/polyfed unless told.
+    cache_dir: where decoded arrays are kept; by default $POLYFED_CACHE or ~/.cache/polyfed.
     """
     reading = Reading(image=image, label=label, columns=tuple(columns), size=_size(size))
     found = _find(source, _checked(split), reading, cache_dir)
@@ -139,7 +138,7 @@ def _find_path(path: Path, split: Split, reading: Reading) -> _Found | None:
     if path.suffix.lower() in _FILE_ENDINGS:
         return _found_table([path], name, reading)
     raise DataError(
-        f"{path} is not a data set: a folder or a file that ends in {', '.join(_FILE_ENDINGS)} is"
+        f"{path} is not a data set: give a folder, or a file that ends in {', '.join(_FILE_ENDINGS)}"
     )
 
 
@@ -188,29 +187,13 @@ def _limited(
 ) -> DataSet:
     if per_class is not None:
         rows = draw_per_class(data.need_labels(), per_class, np.random.default_rng(0))
-        data = _only(data, rows, {"per class": per_class}, cache_dir)
+        data = stored_rows(data, rows, {"per class": per_class}, cache_dir)
     if limit is not None and limit < 1:
         raise DataError(f"a limit of {limit} rows leaves no data: use 1 or more")
     if limit is not None and limit < len(data):
         rows = draw_stratified(data.labels, len(data), limit, np.random.default_rng(0))
-        data = _only(data, rows, {"limit": limit}, cache_dir)
+        data = stored_rows(data, rows, {"limit": limit}, cache_dir)
     return data
-
-
-def _only(data: DataSet, rows: Ints, which: dict[str, int], cache_dir: Path | str | None) -> DataSet:
-    def build(_: Path) -> Draft:
-        return Draft(
-            data.name,
-            data.inputs[rows],
-            None if data.labels is None else data.labels[rows],
-            data.classes,
-            {name: codes[rows] for name, codes in data.columns.items()},
-            data.column_names,
-            data.mean,
-            data.std,
-        )
-
-    return stored({"of": data.fingerprint, "name": data.name, **which}, build, cache_dir)
 
 
 def _check_like(draft: Draft, train: DataSet) -> None:

@@ -21,20 +21,18 @@ def split_client(
     among: Ints | None = None,
     rank: Ints | None = None,
 ) -> tuple[Ints, Ints, Ints]:
-    """Divide a client's rows into (training, validation, test) with the same class shares where that is
-    possible.
+    """Divide a client's rows into (training, validation, test), with the same class shares where possible.
 
     rows: row numbers of the data set.
     labels: the labels of the whole data set, or None.
     validation, test: shares from 0 up to, together, less than 1. A share above 0 gets at least one row as
-        long as one
-        is left to train on: training is never empty, and a client with one row trains on it.
-    by: for each row of the data set the number of the thing it was made from (such as `origin` of rotated
-        images). Then all rows of one origin are on the same side, in every client that is split with an
+        long as one is left to train on: training is never empty, and a client with one row trains on it.
+    by: for each row of the data set the number of its origin, what it was made from (such as `origin` of
+        rotated images). All rows of one origin are on the same side, in every client that is split with an
         equally seeded `rng`.
-    among: the rows whose origins are divided, the same for every client; all rows of the data set unless told.
-    rank: a number for each origin of the data set, in their order. Those of the highest rank are held out, rather
-        than any, so that it is the same ones whatever `among` is, as long as that lacks only low ranks.
+    among: the rows whose origins are divided, the same for every client; by default all rows of the data set.
+    rank: a number for each origin of the data set, in their order. The origins of the highest rank are held out
+        instead of random ones. So they are the same whatever `among` is, as long as it lacks only low ranks.
     """
     if not (0 <= validation < 1 and 0 <= test < 1 and validation + test < 1):
         raise DataError(
@@ -56,7 +54,7 @@ def split_client(
 
 
 def split_sizes(rows: int, validation: float, test: float) -> tuple[int, int, int]:
-    """How many of so many rows `split_client` gives to (training, validation, test), without drawing them."""
+    """How many of a client's rows `split_client` gives to (training, validation, test), without drawing them."""
     left = rows
     counts = []
     for share in (test, validation):
@@ -71,7 +69,7 @@ def draw_stratified(
 ) -> Ints:
     """`count` of `rows` places, sorted, with the class shares of the whole (by largest remainders).
 
-    rank: a number for each place. Of each class those of the lowest rank are drawn, rather than any.
+    rank: a number for each place. The places of the lowest rank in each class are drawn instead of random ones.
     """
     if labels is None:
         labels = np.zeros(rows, dtype=np.int64)

@@ -1,8 +1,8 @@
-"""The cache of decoded data sets: folders of .npy arrays that are whole or not there.
+"""The cache of decoded data sets: folders of .npy arrays, each either complete or absent.
 
 A set is written into a temporary folder and then renamed, so that a process that is killed, or two that
 decode the same set, never leave half of one. `set.json` is written last and lists every array with its
-size; an entry that does not match its list is built again.
+size; a folder that does not match its list is built again.
 """
 
 from __future__ import annotations
@@ -33,6 +33,26 @@ _CHUNK = 4096  # rows looked at together, so that a set larger than memory passe
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError)
 
 
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class StoredDataSet(DataSet):
+    """A data set whose arrays are mapped from a folder of the cache.
+
+    Another process that it is sent to gets the folder, not the arrays' bytes.
+    """
+
+    folder: Path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_reopen, (self.folder, self.labels is not None, self.first_class))
+
+
+def _reopen(folder: Path, labelled: bool, first_class: int) -> StoredDataSet:
+    data = open_stored(folder)
+    if not labelled:
+        return data if data.labels is None else data.without_labels()
+    return data.with_labels_from(first_class) if first_class else data
+
+
 @dataclass
 class Draft:
     """A data set before it is stored. Without `mean` and `std` they are computed from its inputs."""
@@ -57,7 +77,7 @@ def cache_root(cache_dir: Path | str | None = None) -> Path:
 
 def stored(
     key: dict[str, Any], build: Callable[[Path], Draft], cache_dir: Path | str | None = None
-) -> DataSet:
+) -> StoredDataSet:
     """The set kept under this key; it is built first when it is not there or is broken.
 
     key: all that the result depends on, as plain JSON values.
@@ -80,7 +100,27 @@ def stored(
     return open_stored(folder)
 
 
-def open_stored(folder: Path) -> DataSet:
+def stored_rows(
+    data: DataSet, rows: Ints, key: dict[str, Any], cache_dir: Path | str | None = None
+) -> StoredDataSet:
+    """Some rows of a data set as a set of its own, kept under this key; constants and classes stay the same."""
+
+    def build(_: Path) -> Draft:
+        return Draft(
+            data.name,
+            data.inputs[rows],
+            None if data.labels is None else data.labels[rows],
+            data.classes,
+            {name: codes[rows] for name, codes in data.columns.items()},
+            data.column_names,
+            data.mean,
+            data.std,
+        )
+
+    return stored({"of": data.fingerprint, "name": data.name, **key}, build, cache_dir)
+
+
+def open_stored(folder: Path) -> StoredDataSet:
     """Map a stored set into memory; a DataError when it is broken."""
     try:
         facts = json.loads((folder / "set.json").read_text(encoding="utf-8"))
@@ -88,7 +128,7 @@ def open_stored(folder: Path) -> DataSet:
             if (folder / name).stat().st_size != size:
                 raise DataError(f"the cached data set {folder} is broken: {name} has the wrong size")
         columns = facts["columns"]
-        return DataSet(
+        return StoredDataSet(
             name=facts["name"],
             inputs=_map(folder / "inputs.npy"),
             labels=_map(folder / "labels.npy") if facts["labelled"] else None,
@@ -136,7 +176,7 @@ def _map(path: Path) -> Array:
 
 def _build(folder: Path, build: Callable[[Path], Draft]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(folder.parent)
+    _remove_leftovers(folder.parent)
     work = Path(tempfile.mkdtemp(prefix="making-", dir=folder.parent))
     try:
         draft = build(work)
@@ -192,10 +232,9 @@ def _facts(draft: Draft) -> dict[str, Any]:
 
 
 def normalisation(inputs: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation per channel (uint8 images, in 0..1) or per feature; a constant has
-    deviation 1.
+    """Mean and standard deviation per channel (of uint8 images, scaled to 0..1) or per feature.
 
-    Float images are taken as normalised already: mean 0, deviation 1.
+    A constant channel or feature has deviation 1. Float images are taken as normalised already: mean 0, deviation 1.
     """
     if inputs.ndim == 4 and inputs.dtype != np.uint8:
         return (0.0,) * inputs.shape[-1], (1.0,) * inputs.shape[-1]
@@ -229,16 +268,16 @@ def _to_disk(path: Path) -> None:
 
 
 def _discard(folder: Path) -> None:
-    """Take a folder away in one step: no one sees half of it."""
-    grave = Path(tempfile.mkdtemp(prefix="making-", dir=folder.parent))
+    """Remove a folder in one step, so that no other process sees half of it."""
+    aside = Path(tempfile.mkdtemp(prefix="making-", dir=folder.parent))
     try:
-        folder.rename(grave / "broken")
+        folder.rename(aside / "broken")
     except FileNotFoundError:
-        log.info("%s was taken away by another process meanwhile", folder)
-    shutil.rmtree(grave, ignore_errors=True)
+        log.info("%s was removed by another process meanwhile", folder)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
-def _sweep(root: Path) -> None:
+def _remove_leftovers(root: Path) -> None:
     """Remove what killed processes left behind more than a day ago."""
     for left in root.glob("making-*"):
         try:

@@ -16,7 +16,8 @@ import pyarrow.dataset
 from polyfed.data.dataset import Array, DataSet, Ints
 from polyfed.data.files import Reading, colour_of
 from polyfed.data.images import decode_all
-from polyfed.data.labels import check_features, encode_column, encode_labels
+from polyfed.data.labels import encode_column, encode_labels
+from polyfed.data.objects import check_features
 from polyfed.data.storage import Draft
 from polyfed.errors import DataError
 
@@ -33,9 +34,7 @@ def read_table(
         table = _open_table(paths)
         return _Table(table, paths[0].parent, name, reading).draft(train, folder)
     except (pa.ArrowException, OSError) as error:
-        if (
-            isinstance(error, OSError) and error.errno == errno.ENOSPC
-        ):  # of what we write, not of what we read
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # no space for what we write
             raise
         reason = str(error).splitlines()[0].rsplit(": ", 1)[-1]
         raise DataError(f"{paths[0]} cannot be read as a table: {reason}") from error

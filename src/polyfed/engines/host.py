@@ -17,19 +17,21 @@ import torch
 from torch import nn
 
 from polyfed import disk, learn
-from polyfed.engines.machine import cores, memory
+from polyfed.disk import SavedState
 from polyfed.engines.process_setup import keep_freed_memory
-from polyfed.errors import MethodError, RunError
-from polyfed.federation.engine import Answer, Call, Failure, Outcome, Population, SavedState, Task
-from polyfed.federation.message import Fields, Weights, decode, encode, first_not_finite, tensors_in
-from polyfed.federation.method import MEASURED, NOTED, Examination, Method, Step, check_declared
-from polyfed.federation.nodes import Client, client_name
+from polyfed.errors import MethodError, RunError, describe
+from polyfed.federation.engine import Answer, Call, Failure, Outcome, Population, Task
+from polyfed.federation.fields import why_report_refused
+from polyfed.federation.message import EMPTY, Fields, Weights, decode, encode, first_not_finite, tensors_in
+from polyfed.federation.method import Step, check_declared
+from polyfed.federation.nodes import Assistant, Client
+from polyfed.federation.program import Program, step_name
+from polyfed.machine import cores, memory
 
 logger = logging.getLogger(__name__)
 
 # States kept in memory by one process before the oldest go to disk: a quarter of the memory, if every core has one.
 LIVE_BYTES = max(128 * 2**20, memory() // (4 * cores()))
-REASON_LENGTH = 300
 
 
 class Host:
@@ -38,7 +40,7 @@ class Host:
     def __init__(
         self,
         population: Population,
-        method: Method,
+        program: Program,
         scratch: Path,
         *,
         timeout: float | None = None,
@@ -47,8 +49,8 @@ class Host:
         keep_freed_memory()
         self.timeout = timeout
         self.population = population
-        self.method = method
-        self.examination = Examination(method)
+        self.program = program
+        self.keeps = program.method.keeps
         self.scratch = scratch
         self.live_bytes = live_bytes
         self._live: OrderedDict[int, Client] = OrderedDict()
@@ -57,47 +59,58 @@ class Host:
         self._files: dict[int, Path] = {}
         self._changed: set[int] = set()
         self._live_total = 0
-        self._scratch_models: dict[str, nn.Module] = {}
-        self._bench: dict[tuple[str, int], nn.Module] = {}
-        self._initial: dict[str, Weights] = {}
+        self._common_models = _InitialModels(population)
+        self._scratch_models = _InitialModels(population)
+        self._assistant: Assistant | None = None
         self._common: tuple[bytes, dict[str, Any], int] = (b"", {}, 0)
 
     # -- steps -----------------------------------------------------------------------------------------------
 
     def run_unit(self, task: Task, unit: Sequence[Call]) -> list[Outcome]:
-        """Do a task's step for the clients of one unit."""
-        step = self._step(task)
+        """Do a task's step for the clients of one unit, or a job of the server's."""
+        step = self.program.step(task.step)
+        if unit[0].client is None:
+            return [self._run_job(task, step, call) for call in unit]
         together = getattr(step, "together", None)
         if together is not None and len(unit) > 1:
             try:
-                return self._run_together(task, together, unit)
+                outcomes = self._run_together(task, together, unit)
             except Exception as error:
                 # One of them spoils the stack: alone, each answers for itself.
                 logger.debug("stacked step failed, running one by one: %s", describe(error))
+                outcomes = None
+            if outcomes is not None:
+                return outcomes
         return [self._run_alone(task, step, call) for call in unit]
 
-    def _step(self, task: Task) -> Step:
-        owner = self.examination if task.examining else self.method
-        step = getattr(owner, task.step, None)
-        if not getattr(step, "is_client_step", False):
-            raise MethodError(f"{type(owner).__name__} has no client step '{task.step}'")
-        assert step is not None
-        return step  # type: ignore[no-any-return]
+    def _run_job(self, task: Task, step: Step, call: Call) -> Outcome:
+        """A part of the server's work: nothing of it lasts here."""
+        started = time.perf_counter()
+        if self._assistant is None:
+            self._assistant = self.population.assistant(self._scratch_models.take)
+        self._scratch_models.forget()
+        try:
+            reply = encode(step(self._assistant, **self._payload(task, call)))
+        except Exception as error:
+            logger.debug("a server step failed", exc_info=True)
+            return Failure(None, step_name(task.step), describe(error))
+        return Answer(None, reply, time.perf_counter() - started)
 
     def _run_alone(self, task: Task, step: Step, call: Call) -> Outcome:
         started = time.perf_counter()
         reads_only = getattr(step, "reads_only", False)
+        assert call.client is not None
         me: Client | None = None
         before: dict[str, Any] = {}
         try:
             me = self.client(call.client)
             if not reads_only:
-                before = me.state(self.method.keeps)
+                before = me.state(self.keeps)
             payload = self._payload(task, call)
-            me.enter(task.moment)
+            self._enter(me, task)
             _seed_layers(me)
             fields = step(me, **payload) or {}
-            data = self._sealed(task, me, fields)
+            reply, report = self._sealed(task, me, fields)
             if self.timeout is not None and time.perf_counter() - started > self.timeout:
                 raise TimeoutError(too_slow(self.timeout))
         except RunError:
@@ -105,99 +118,112 @@ class Host:
         except Exception as error:
             if me is not None:
                 me.restore(before)
-            return Failure(call.client, task.step, describe(error))
+            return Failure(call.client, step_name(task.step), describe(error))
         if not reads_only:
             self._keep(me)
-        return Answer(call.client, data, time.perf_counter() - started)
+        return Answer(call.client, reply, time.perf_counter() - started, report)
 
-    def _run_together(self, task: Task, together: Step, unit: Sequence[Call]) -> list[Outcome]:
+    def _run_together(self, task: Task, together: Step, unit: Sequence[Call]) -> list[Outcome] | None:
+        """A stack's outcomes; None if these clients cannot be stacked after all."""
         started = time.perf_counter()
-        us = [self.client(call.client, place) for place, call in enumerate(unit)]
-        before = [me.state(self.method.keeps) for me in us]
+        indices = [call.client for call in unit if call.client is not None]
+        us = [self.client(index, place) for place, index in enumerate(indices)]
+        before = [me.state(self.keeps) for me in us]
         try:
             for me in us:
-                me.enter(task.moment)
+                self._enter(me, task)
             _seed_layers(us[0])
-            replies = together(self.method, us, [self._payload(task, call) for call in unit])
+            payloads = [self._payload(task, call) for call in unit]
+            replies = together(self.program.owner(task.step), us, payloads)
+            if replies is None:
+                raise _NotStacked
             sealed = [self._sealed(task, me, fields) for me, fields in zip(us, replies, strict=True)]
             if self.timeout is not None and time.perf_counter() - started > self.timeout * len(us):
                 raise TimeoutError(too_slow(self.timeout))
-        except Exception:
+        except BaseException as error:
             for me, state in zip(us, before, strict=True):
                 me.restore(state)
+            if isinstance(error, _NotStacked):
+                return None
             raise
         for me in us:
             self._keep(me)
         seconds = (time.perf_counter() - started) / len(unit)
-        return [Answer(call.client, data, seconds) for call, data in zip(unit, sealed, strict=True)]
+        return [
+            Answer(index, reply, seconds, report)
+            for index, (reply, report) in zip(indices, sealed, strict=True)
+        ]
+
+    def _enter(self, me: Client, task: Task) -> None:
+        me.enter(task.moment)
+        self._scratch_models.forget()
 
     def _payload(self, task: Task, call: Call) -> dict[str, Any]:
+        owner = self.program.owner(task.step)
+        wire = self.program.wire
         if self._common[0] is not task.common:
-            fields = decode(task.common)
+            fields = wire.unpack(decode(task.common), owner.kinds_down(), "down")
             self._common = (task.common, fields, _version(fields))
-        payload = {**self._common[1], **decode(call.own)}
+        payload = dict(self._common[1])
+        if call.own != EMPTY:
+            payload |= wire.unpack(decode(call.own), owner.kinds_down(), "down")
         if call.heard:
-            payload["heard"] = [(sender, decode(data)) for sender, data in call.heard]
+            kinds = owner.kinds_up()
+            payload["heard"] = [
+                (sender, wire.unpack(decode(data), kinds, "up")) for sender, data in call.heard
+            ]
         return payload
 
-    def _sealed(self, task: Task, me: Client, fields: Fields) -> bytes:
-        """The encoded reply, once it is known to hold what was declared, and numbers."""
-        owner = self.examination if task.examining else self.method
-        check_declared(owner, fields, task.step)
-        spoilt = first_not_finite(fields)
+    def _sealed(self, task: Task, me: Client, fields: Fields) -> tuple[bytes, bytes]:
+        """The encoded reply and report, once they are known to hold what was declared, and numbers."""
+        owner = self.program.owner(task.step)
+        short = step_name(task.step)
+        check_declared(owner, fields, short)
+        packed = self.program.wire.pack(fields, owner.kinds_up(), "up")
+        spoilt = first_not_finite(packed)
         if spoilt is not None:
             raise FloatingPointError(f"its reply '{spoilt}' holds NaN or infinity")
         if _version(self._common[1]) != self._common[2]:
             self._common = (b"", {}, 0)
-            raise MethodError(f"step '{task.step}' changes what it was sent in place: clone it first")
-        own: Fields = {MEASURED: me.measured, NOTED: me.noted}
-        return encode({**fields, **{name: found for name, found in own.items() if found}})
+            raise MethodError(f"step '{short}' changes what it was sent in place: clone it first")
+        report = me.report()
+        reason = why_report_refused(report)
+        if reason is not None:
+            raise MethodError(f"step '{short}': {reason}")
+        return encode(packed), encode(report)
 
     # -- clients and their states ----------------------------------------------------------------------------
 
     def client(self, index: int, place: int = 0) -> Client:
         """The client as it was left: live, from its file, or new. `place` is its place in a stack."""
-        keeps = self.method.keeps
         me = self._live.get(index)
         if me is not None:
             self._live.move_to_end(index)
-            if "model" not in keeps:
+            if "model" not in self.keeps:
                 me.model = self._common_model(index, place)
             return me
-        model = self.population.own_model(index) if "model" in keeps else self._common_model(index, place)
-        me = self.population.client(index, model, self.scratch_model)
+        own = "model" in self.keeps
+        model = self.population.own_model(index) if own else self._common_model(index, place)
+        me = self.population.client(index, model, self._scratch_models.take)
         if index in self._files:
             me.restore(decode(self._files[index].read_bytes()))
-        if keeps:
+        if self.keeps:
             self._admit(index, me)
         return me
 
     def _common_model(self, index: int, place: int) -> nn.Module:
-        """One model object an architecture (and place), set back to the common initial weights for each step."""
-        architecture = self.population.architecture(index)
-        if (architecture, place) not in self._bench:
-            self._bench[architecture, place] = self.population.build(architecture)
-        model = self._bench[architecture, place]
-        if architecture not in self._initial:
-            self._initial[architecture] = learn.weights_of(model)
-        learn.load_weights(model, self._initial[architecture])
-        return model
-
-    def scratch_model(self, architecture: str) -> nn.Module:
-        """One model object an architecture, for a step to work with; what it holds is left from the last use."""
-        if architecture not in self._scratch_models:
-            self._scratch_models[architecture] = self.population.build(architecture)
-        return self._scratch_models[architecture]
+        """The model of a client that does not keep one: its architecture's, with the common initial weights."""
+        return self._common_models.reset(self.population.architecture(index), place)
 
     def _keep(self, me: Client) -> None:
-        if self.method.keeps:
+        if self.keeps:
             self._changed.add(me.facts.index)
             self._admit(me.facts.index, me)
 
     def _admit(self, index: int, me: Client) -> None:
         """Count a client among the live ones; the longest unused go to disk where there are too many."""
         if index not in self._live:
-            self._model_bytes[index] = _bytes_of(me.model) if "model" in self.method.keeps else 0
+            self._model_bytes[index] = _bytes_of(me.model) if "model" in self.keeps else 0
         self._live[index] = me
         self._live_total -= self._sizes.get(index, 0)
         self._sizes[index] = self._model_bytes[index] + sum(tensor.nbytes for tensor in tensors_in(me.memory))
@@ -210,49 +236,53 @@ class Host:
         me = self._live.get(index)
         if me is not None:
             if index in self._changed:
-                path = self.scratch / f"{client_name(index)}.safetensors"
-                data = self._encoded(me)
-                try:
-                    path.write_bytes(data)
-                except OSError as error:
-                    raise RunError(f"cannot put the state of {me.name} on disk: {describe(error)}") from error
-                self._files[index] = path
+                self._files[index] = self._spilled(index, self._encoded(me))
             del self._live[index]
             self._live_total -= self._sizes.pop(index)
             del self._model_bytes[index]
         return self._files.get(index)
 
+    def _spilled(self, index: int, state: bytes) -> Path:
+        name = self.population.name(index)
+        path = self.scratch / f"{name}.safetensors"
+        try:
+            path.write_bytes(state)
+        except OSError as error:
+            raise RunError(f"cannot put the state of {name} on disk: {describe(error)}") from error
+        return path
+
     def _encoded(self, me: Client) -> bytes:
         try:
-            return encode(me.state(self.method.keeps))
+            return encode(me.state(self.keeps))
         except TypeError as error:
             raise RunError(f"what {me.name} keeps in its memory cannot be saved: {error}") from error
 
-    def release(self, index: int) -> tuple[Path | None, bool]:
-        """Give a client away to another host: where its state is, and whether it has been saved as it is now."""
+    def give(self, index: int) -> tuple[bytes | None, bool]:
+        """Give a client away: its state (None if it is still the initial one), and whether it is not saved as it is."""
         path = self.evict(index)
         changed = index in self._changed
         self._changed.discard(index)
         self._files.pop(index, None)
-        return path, changed
+        return path.read_bytes() if path is not None else None, changed
 
-    def receive(self, index: int, path: Path | None, changed: bool) -> None:
+    def take(self, index: int, state: bytes | None, changed: bool) -> None:
         """Take over a client that another host gave away."""
-        if path is not None:
-            self._files[index] = path
+        if state is not None:
+            self._files[index] = self._spilled(index, state)
         if changed:
             self._changed.add(index)
 
     def save(self, directory: Path, label: str) -> list[SavedState]:
         """Write every state that changed since the last save into `directory`."""
         saved = []
-        for index in sorted(self._changed):
+        for index in sorted(self._changed, key=self.population.name):
             me = self._live.get(index)
             data = self._encoded(me) if me is not None else self._files[index].read_bytes()
-            path = directory / f"{client_name(index)}.{label}.safetensors"
+            name = self.population.name(index)
+            path = directory / f"{name}.{label}.safetensors"
             disk.write_through(path, data)
             self._files[index] = path
-            saved.append(SavedState(index, path.name, disk.digest(data)))
+            saved.append(SavedState(name, path.name, disk.digest(data)))
         self._changed.clear()
         return saved
 
@@ -266,15 +296,47 @@ class Host:
         self._files = dict(states)
 
 
+class _NotStacked(Exception):
+    """Clients that a stacked twin would rather have run one by one."""
+
+
+class _InitialModels:
+    """One model object per architecture and place, set back to the common initial weights when it is handed out."""
+
+    def __init__(self, population: Population) -> None:
+        self._population = population
+        self._models: dict[tuple[str, int], nn.Module] = {}
+        self._initial: dict[str, Weights] = {}
+        self._parameters: dict[tuple[str, int], list[tuple[nn.Parameter, bool]]] = {}
+        self._taken: set[tuple[str, int]] = set()
+
+    def take(self, architecture: str, place: int = 0) -> nn.Module:
+        """The model as it was left earlier in this step; at first with the initial weights."""
+        if (architecture, place) not in self._taken:
+            self._taken.add((architecture, place))
+            learn.make_ready(self.reset(architecture, place))
+        return self._models[architecture, place]
+
+    def forget(self) -> None:
+        """A new step: nothing of the last one is left."""
+        self._taken.clear()
+
+    def reset(self, architecture: str, place: int) -> nn.Module:
+        """The model with the initial weights."""
+        key = (architecture, place)
+        if key not in self._models:
+            model = self._models[key] = self._population.build(architecture)
+            self._parameters[key] = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+            self._initial.setdefault(architecture, learn.weights_of(model))
+        for parameter, trained in self._parameters[key]:
+            if parameter.requires_grad is not trained:
+                parameter.requires_grad = trained
+        learn.load_weights(self._models[key], self._initial[architecture])
+        return self._models[key]
+
+
 def too_slow(timeout: float) -> str:
     return f"slow: no answer within {timeout:g} s"
-
-
-def describe(error: BaseException) -> str:
-    """An exception in one line."""
-    text = " ".join(str(error).split())
-    name = type(error).__name__
-    return f"{name}: {text}"[:REASON_LENGTH] if text else name
 
 
 def _seed_layers(me: Client) -> None:

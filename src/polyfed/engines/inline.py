@@ -8,22 +8,25 @@ from pathlib import Path
 
 import torch
 
+from polyfed.disk import SavedState
 from polyfed.engines.host import LIVE_BYTES, Host
 from polyfed.engines.process_setup import warm_up
-from polyfed.federation.engine import Outcome, Population, SavedState, Task
-from polyfed.federation.method import Method
+from polyfed.federation.engine import Outcome, Population, Task
+from polyfed.federation.program import Program
 
 
 class Inline:
     """Runs every step in this process. Simple to debug; the same results as every other engine."""
 
+    width = 1
+
     def __init__(self, timeout: float | None = None, live_bytes: int = LIVE_BYTES) -> None:
         self.timeout = timeout
         self.live_bytes = live_bytes
 
-    def open(self, population: Population, method: Method, scratch: Path) -> None:
-        warm_up()
-        self.host = Host(population, method, scratch, timeout=self.timeout, live_bytes=self.live_bytes)
+    def open(self, population: Population, program: Program, scratch: Path) -> None:
+        warm_up(program.method)
+        self.host = Host(population, program, scratch, timeout=self.timeout, live_bytes=self.live_bytes)
 
     def run(self, task: Task) -> Iterator[Outcome]:
         for unit in task.units:

@@ -1,7 +1,7 @@
-"""The engine of one machine: a worker process a core, one thread each.
+"""The engine of one machine: a worker process per core, one thread each.
 
-Which worker does what is the rota's business. Payload that is the same for all is encoded once and sent to each worker
-once.
+Which worker does what is the scheduler's business. Payload that is the same for all is encoded once and sent to each
+worker once.
 
 A worker that dies takes the states in its memory along. If clients keep nothing, its call is simply made again.
 Otherwise `WorkerLost` is raised and the run goes back to its last checkpoint: the bits are the same. A call that
@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import gc
 import multiprocessing
-import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -23,15 +22,16 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from polyfed.disk import SavedState
 from polyfed.engines.host import LIVE_BYTES, Host, too_slow
 from polyfed.engines.ipc import SMALL_BLOB, leave, pack, unpack
-from polyfed.engines.machine import cores
-from polyfed.engines.process_setup import warm_up
-from polyfed.engines.scheduler import Move, Rota, Shift
-from polyfed.engines.worker import work, write_units
-from polyfed.errors import RunError, WorkerLost
-from polyfed.federation.engine import Answer, Call, Failure, Outcome, Population, SavedState, Task
-from polyfed.federation.method import Method
+from polyfed.engines.process_setup import keep_freed_memory, warm_up
+from polyfed.engines.scheduler import Move, Scheduler, Shift
+from polyfed.engines.worker import read_outcomes, work, write_units
+from polyfed.errors import RunError, WorkerLost, describe_exit
+from polyfed.federation.engine import Answer, Call, Failure, Outcome, Population, Task
+from polyfed.federation.program import Program, step_name
+from polyfed.machine import cores
 
 AHEAD_SECONDS = 0.01  # of work a worker has at hand, so that short steps never wait for the pipe
 GRACE_SECONDS = 1.0  # beyond the timeout, before a worker that does not answer is killed
@@ -45,10 +45,21 @@ class _Worker:
     task: Task | None = None
     doing: Any = None
     """Shared with the process: the place of the unit that it is at, or −1."""
-    under_way: dict[int, float] = field(default_factory=dict)
+    units: dict[int, float] = field(default_factory=dict)
     """Units sent and not yet answered, in the order of sending: place in the task → seconds it may take."""
     heard: float = 0.0
     """When it last answered, or was given something while idle."""
+
+
+@dataclass
+class _UnderWay:
+    """A task that is being done: what is left of it, and what came of the rest."""
+
+    task: Task
+    shift: Shift
+    done: dict[int, list[Outcome]]
+    common_file: str | None
+    """Where workers read what goes to all clients, if that is large."""
 
 
 class Pool:
@@ -62,26 +73,27 @@ class Pool:
         live_bytes: int = LIVE_BYTES,
         start_method: str | None = None,
     ) -> None:
-        """One worker a core unless told. They are forked where that is safe, unless `start_method` says how."""
-        self.count = workers or cores()
+        """One worker per core by default. They are forked where that is safe, unless `start_method` says how."""
+        self.width = workers or cores()
         self.timeout = timeout
         self.live_bytes = live_bytes
         self.start_method = start_method
         self._workers: list[_Worker] = []
-        self.rota = Rota(self.count)
+        self.scheduler = Scheduler(self.width)
         self._deaths: dict[tuple[int, int, str, int], list[str]] = {}
+        self._under_way: _UnderWay | None = None
 
     # -- life ------------------------------------------------------------------------------------------------
 
-    def open(self, population: Population, method: Method, scratch: Path) -> None:
-        warm_up()
-        self._keeps = bool(method.keeps)
+    def open(self, population: Population, program: Program, scratch: Path) -> None:
+        warm_up(program.method)
+        keep_freed_memory()  # the server's own work is done in this process
+        self._keeps = bool(program.method.keeps)
         self._folder = scratch
-        self._common_file: str | None = None
         self._make_host = functools.partial(
             Host,
             population,
-            method,
+            program,
             scratch,
             timeout=self.timeout,
             live_bytes=self.live_bytes,
@@ -93,7 +105,7 @@ class Pool:
         self._workers = []
         gc.collect()
         gc.freeze()  # else a worker's first collection would touch, and so copy, every page it shares with this process
-        for _ in range(self.count):
+        for _ in range(self.width):
             self._workers.append(self._start())
         gc.unfreeze()
 
@@ -122,34 +134,46 @@ class Pool:
     # -- tasks -----------------------------------------------------------------------------------------------
 
     def run(self, task: Task) -> Iterator[Outcome]:
-        done = self._doomed(task)
-        shift = self.rota.shift(task, (place for place in range(len(task.units)) if place not in done))
+        self._settle()
+        done = self._given_up(task)
+        shift = self.scheduler.shift(task, (place for place in range(len(task.units)) if place not in done))
         for move in shift.moves:
             self._move(move)
-        self._common_file = leave(task.common, self._folder) if len(task.common) > SMALL_BLOB else None
+        file = leave(task.common, self._folder) if len(task.common) > SMALL_BLOB else None
+        under_way = _UnderWay(task, shift, done, file)
         try:
             for place in range(len(task.units)):
                 while place not in done:
-                    self._hand_out(task, shift, place)
-                    self._collect(task, done, shift)
+                    self._settle(but=under_way)
+                    self._under_way = under_way
+                    self._hand_out(under_way, place)
+                    self._collect(under_way)
                 yield from done.pop(place)
         except KeyboardInterrupt:
             for worker in self._workers:
                 worker.process.kill()  # the user wants to go at once: nobody waits for these steps
             raise
         finally:
-            self._drain(task)
-            if self._common_file:
-                Path(self._common_file).unlink(missing_ok=True)
+            if self._under_way is under_way:
+                self._drain(under_way)
+                self._under_way = None
+            if file:
+                Path(file).unlink(missing_ok=True)
 
-    def _doomed(self, task: Task) -> dict[int, list[Outcome]]:
+    def _settle(self, but: _UnderWay | None = None) -> None:
+        """Before another task is begun, or gone on with, let workers finish what they have of the last one."""
+        last = self._under_way
+        while last is not None and last is not but and any(worker.units for worker in self._workers):
+            self._collect(last)
+
+    def _given_up(self, task: Task) -> dict[int, list[Outcome]]:
         """The units that have killed their worker too often, and are not tried again."""
         failed: dict[int, list[Outcome]] = {}
         for place, unit in enumerate(task.units if self._deaths else ()):
             deaths = [self._deaths.get(self._moment(task, call), []) for call in unit]
             if any(len(reasons) > DEATHS_ALLOWED for reasons in deaths):
                 failed[place] = [
-                    Failure(call.client, task.step, reasons[-1] if reasons else "its worker died")
+                    Failure(call.client, step_name(task.step), reasons[-1] if reasons else "its worker died")
                     for call, reasons in zip(unit, deaths, strict=True)
                 ]
         return failed
@@ -157,61 +181,63 @@ class Pool:
     def _move(self, move: Move) -> None:
         old, new = self._workers[move.source], self._workers[move.target]
         try:
-            old.pipe.send_bytes(pack({"do": "release", "client": move.client}))
-            head, _ = unpack(old.pipe.recv_bytes())
+            old.pipe.send_bytes(pack({"do": "give", "client": move.client}))
+            head, blobs = unpack(old.pipe.recv_bytes())
             if "error" in head:
                 raise RunError(head["error"])
-            new.pipe.send_bytes(pack({"do": "receive", "client": move.client, **head}))
+            new.pipe.send_bytes(pack({"do": "take", "client": move.client, **head}, blobs, self._folder))
         except (EOFError, OSError) as error:
             raise WorkerLost("a worker died between two steps") from error
 
-    def _hand_out(self, task: Task, shift: Shift, next_place: int) -> None:
+    def _hand_out(self, now: _UnderWay, next_place: int) -> None:
         """Give every worker a batch of units, turn by turn, until each has enough at hand."""
+        task = now.task
         limit = len(task.units) if task.window is None else next_place + task.window
         given = True
         while given:
             given = False
             for number, worker in enumerate(self._workers):
-                if sum(worker.under_way.values()) < AHEAD_SECONDS:
-                    batch = shift.batch(number, limit)
+                if sum(worker.units.values()) < AHEAD_SECONDS:
+                    batch = now.shift.batch(number, limit)
                     if batch:
-                        self._send(worker, task, batch)
+                        self._send(worker, now, batch)
                         given = True
 
-    def _send(self, worker: _Worker, task: Task, batch: Mapping[int, float]) -> None:
-        if not worker.under_way:
+    def _send(self, worker: _Worker, now: _UnderWay, batch: Mapping[int, float]) -> None:
+        if not worker.units:
             worker.heard = time.monotonic()
         try:
-            units = [(place, task.units[place]) for place in batch]
-            news = None if worker.task is task else task
-            worker.pipe.send_bytes(write_units(units, self._folder, news, self._common_file))
-            worker.task = task
+            units = [(place, now.task.units[place]) for place in batch]
+            news = None if worker.task is now.task else now.task
+            worker.pipe.send_bytes(write_units(units, self._folder, news, now.common_file))
+            worker.task = now.task
         except OSError:
             pass  # it died; `_collect` sees the closed pipe and knows what to do
-        worker.under_way.update(batch)
+        worker.units.update(batch)
 
-    def _collect(self, task: Task, done: dict[int, list[Outcome]], shift: Shift) -> None:
+    def _collect(self, now: _UnderWay) -> None:
         """Wait for the next answers, or for a worker that died or does not answer in time."""
-        busy = {worker.pipe: worker for worker in self._workers if worker.under_way}
+        task = now.task
+        busy = {worker.pipe: worker for worker in self._workers if worker.units}
         for pipe in wait(list(busy), self._patience(task)):
             worker = busy[pipe]  # type: ignore[index]
             try:
                 frame = worker.pipe.recv_bytes()
             except (EOFError, OSError):
-                self._bury(worker, task, shift, done, why=None)
+                self._replace(worker, now, why=None)
                 continue
             worker.heard = time.monotonic()
             head, blobs = unpack(frame)
             if "error" in head:
                 for place in head["places"]:
-                    del worker.under_way[place]
+                    del worker.units[place]
                 raise RunError(head["error"])
-            self._note(task, worker, head["outcomes"], blobs, done)
+            self._note(now, worker, head, blobs)
         if self.timeout is not None:
             for worker in self._workers:
-                if worker.under_way and time.monotonic() > self._deadline(task, worker):
+                if worker.units and time.monotonic() > self._deadline(task, worker):
                     worker.process.kill()
-                    self._bury(worker, task, shift, done, why=too_slow(self.timeout))
+                    self._replace(worker, now, why=too_slow(self.timeout))
 
     def _deadline(self, task: Task, worker: _Worker) -> float:
         """When a worker must have answered."""
@@ -220,51 +246,33 @@ class Pool:
     def _allowed(self, task: Task, worker: _Worker) -> float:
         """Seconds until a worker's next answer: a stack of clients has as much as they would have one by one."""
         assert self.timeout is not None
-        return self.timeout * len(task.units[next(iter(worker.under_way))]) + GRACE_SECONDS
+        return self.timeout * len(task.units[next(iter(worker.units))]) + GRACE_SECONDS
 
     def _patience(self, task: Task) -> float | None:
         if self.timeout is None:
             return None
-        first = min(self._deadline(task, worker) for worker in self._workers if worker.under_way)
+        first = min(self._deadline(task, worker) for worker in self._workers if worker.units)
         return max(0.0, first - time.monotonic()) + 0.01
 
-    def _note(
-        self,
-        task: Task,
-        worker: _Worker,
-        outcomes: list[Any],
-        blobs: list[bytes],
-        done: dict[int, list[Outcome]],
-    ) -> None:
-        queue = iter(blobs)
+    def _note(self, now: _UnderWay, worker: _Worker, head: dict[str, Any], blobs: list[bytes]) -> None:
         number = self._workers.index(worker)
-        for place, rows in outcomes:
-            unit: list[Outcome] = []
-            for row in rows:
-                if len(row) == 2:
-                    client, seconds = row
-                    unit.append(Answer(client, next(queue), seconds))
-                    self.rota.note_seconds(task.step, client, seconds)
-                else:
-                    unit.append(Failure(*row))
-                self.rota.note(row[0], number, stays=self._keeps)
-            done[place] = unit
-            del worker.under_way[place]
+        for place, unit in read_outcomes(head, blobs):
+            for outcome in unit:
+                if isinstance(outcome, Answer):
+                    self.scheduler.note_seconds(now.task.step, outcome.client, outcome.seconds)
+                if outcome.client is not None:
+                    self.scheduler.note(outcome.client, number, stays=self._keeps)
+            now.done[place] = unit
+            del worker.units[place]
 
-    # -- death -----------------------------------------------------------------------------------------------
+    # -- workers that die ------------------------------------------------------------------------------------
 
-    def _bury(
-        self,
-        worker: _Worker,
-        task: Task,
-        shift: Shift,
-        done: dict[int, list[Outcome]],
-        why: str | None,
-    ) -> None:
+    def _replace(self, worker: _Worker, now: _UnderWay, why: str | None) -> None:
         """A worker died: start another, and see to what it was doing."""
+        task = now.task
         worker.process.join(timeout=5)
-        reason = why or f"its worker died ({_exit(worker.process.exitcode)})"
-        lost = list(worker.under_way)
+        reason = why or f"its worker died ({describe_exit(worker.process.exitcode)})"
+        lost = list(worker.units)
         if worker.doing.value in lost:
             # What was sent before it is done, and only its answer is lost.
             lost.remove(worker.doing.value)
@@ -277,18 +285,18 @@ class Pool:
             deaths = self._deaths.setdefault(self._moment(task, call), [])
             deaths += [reason] * (1 if why is None else DEATHS_ALLOWED + 1)
         if self._keeps:
-            self.rota.homes.clear()
-            raise WorkerLost(f"{reason} in round {task.moment.round}, step {task.step}")
+            self.scheduler.homes.clear()
+            raise WorkerLost(f"{reason} in round {task.moment.round}, step {step_name(task.step)}")
         twice = len(self._deaths[self._moment(task, guilty[0])]) > DEATHS_ALLOWED
         if twice:
-            done[lost[0]] = [Failure(call.client, task.step, reason) for call in guilty]
-        shift.put_back(lost[1:] if twice else lost)
+            now.done[lost[0]] = [Failure(call.client, step_name(task.step), reason) for call in guilty]
+        now.shift.put_back(lost[1:] if twice else lost)
 
-    def _drain(self, task: Task) -> None:
+    def _drain(self, now: _UnderWay) -> None:
         """Let workers finish what nobody waits for any more."""
         for worker in self._workers:
-            while worker.under_way:
-                if self.timeout is not None and not worker.pipe.poll(self._allowed(task, worker)):
+            while worker.units:
+                if self.timeout is not None and not worker.pipe.poll(self._allowed(now.task, worker)):
                     worker.process.kill()
                     worker.process.join()
                 try:
@@ -297,12 +305,14 @@ class Pool:
                     break
                 places = head["places"] if "error" in head else [place for place, _ in head["outcomes"]]
                 for place in places:
-                    worker.under_way.pop(place, None)
-            worker.under_way.clear()
+                    worker.units.pop(place, None)
+            worker.units.clear()
 
     @staticmethod
     def _moment(task: Task, call: Call) -> tuple[int, int, str, int]:
-        return task.moment.round, task.moment.sequence, task.step, call.client
+        """What a call is known by when it is made again; a job of the server's by what it was sent."""
+        who = call.client if call.client is not None else hash(call.own)
+        return task.moment.round, task.moment.sequence, task.step, who
 
     # -- states ----------------------------------------------------------------------------------------------
 
@@ -323,10 +333,10 @@ class Pool:
                 saved += [SavedState(*row) for row in head["saved"]]
         if errors:
             raise RunError(f"cannot write a checkpoint: {errors[0]}")
-        return sorted(saved, key=lambda state: state.client)
+        return sorted(saved, key=lambda state: state.owner)
 
     def restore(self, states: Mapping[int, Path]) -> None:
-        self.rota.homes.clear()
+        self.scheduler.homes.clear()
         frame = pack({"do": "restore", "states": {str(index): str(path) for index, path in states.items()}})
         for number, worker in enumerate(self._workers):
             try:
@@ -335,9 +345,3 @@ class Pool:
                 worker.pipe.close()
                 self._workers[number] = self._start()
                 self._workers[number].pipe.send_bytes(frame)
-
-
-def _exit(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"signal {signal.Signals(-code).name}"
-    return f"exit code {code}"

@@ -6,17 +6,24 @@ import ctypes
 import importlib
 import sys
 
+from polyfed.federation.method import Method
+
 KEPT_FREE_BYTES = 256 * 2**20
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 LARGEST_ON_HEAP = 32 * 2**20  # glibc takes no larger one
 
 
-def warm_up() -> None:
+def warm_up(method: Method) -> None:
     """Do now what would be slow at its first use in the middle of a round.
 
-    `torch.optim.Optimizer` imports `torch._dynamo` (1.5 s): once here instead of once in every worker.
+    The classes of `torch.optim` import `torch._dynamo`, which takes a second: once here instead of once in every
+    worker. Nothing in polyfed uses them; a method of the user's may.
     """
-    importlib.import_module("torch._dynamo")
+    if any(
+        issubclass(kind, Method) and not kind.__module__.startswith("polyfed.")
+        for kind in type(method).__mro__
+    ):
+        importlib.import_module("torch._dynamo")
 
 
 def keep_freed_memory() -> None:

@@ -27,14 +27,14 @@ class Move(NamedTuple):
     target: int
 
 
-class Rota:
+class Scheduler:
     """What is known of the clients: where they live, who met them last, and how long their steps took."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self.homes: dict[int, int] = {}
-        self._last: dict[int, int] = {}
-        self._seconds: dict[tuple[str, int], float] = {}
+        self._last: dict[int | None, int] = {}
+        self._seconds: dict[tuple[str, int | None], float] = {}
 
     def note(self, client: int, worker: int, *, stays: bool) -> None:
         """A worker has done a step for a client, which lives there from now on if it stays."""
@@ -42,14 +42,14 @@ class Rota:
         if stays:
             self.homes[client] = worker
 
-    def note_seconds(self, step: str, client: int, seconds: float) -> None:
+    def note_seconds(self, step: str, client: int | None, seconds: float) -> None:
         self._seconds[step, client] = seconds
 
     def cost(self, task: Task, place: int) -> float:
         """Seconds that this unit took last time."""
         return sum(self._seconds.get((task.step, call.client), 0.0) for call in task.units[place])
 
-    def met(self, client: int, worker: int) -> bool:
+    def met(self, client: int | None, worker: int) -> bool:
         """Whether it was this worker that last met a client, and has its data at hand."""
         return self._last.get(client) == worker
 
@@ -61,46 +61,46 @@ class Rota:
 class Shift:
     """What is left to do of a task: each worker's own units (of clients that live there), and what any can do."""
 
-    def __init__(self, rota: Rota, task: Task, places: Iterable[int]) -> None:
-        self.rota = rota
+    def __init__(self, scheduler: Scheduler, task: Task, places: Iterable[int]) -> None:
+        self.scheduler = scheduler
         self.task = task
         self.moves: list[Move] = []
         """What must be done before the first unit."""
-        own: list[list[int]] = [[] for _ in range(rota.workers)]
+        own: list[list[int]] = [[] for _ in range(scheduler.workers)]
         free: list[int] = []
         for place in places:
             home = self._gather(task.units[place])
             (free if home is None else own[home]).append(place)
         self._even_out(own)
         if task.window is None:
-            free.sort(key=lambda place: -rota.cost(task, place))
+            free.sort(key=lambda place: -scheduler.cost(task, place))
         # In order: a unit within the window must not wait behind one beyond it.
         self.own = [deque(sorted(mine)) for mine in own]
         self.free = deque(free)
 
     def _gather(self, unit: Sequence[Call]) -> int | None:
         """Where the clients of a unit live; those of a stack that live elsewhere move there."""
-        homes = [self.rota.homes[call.client] for call in unit if call.client in self.rota.homes]
+        homes = [self.scheduler.homes[call.client] for call in unit if call.client in self.scheduler.homes]
         if not homes:
             return None
         for call in unit:
-            self._move(call.client, homes[0])
+            self._move(call, homes[0])
         return homes[0]
 
-    def _move(self, client: int, target: int) -> None:
-        source = self.rota.homes.get(client, target)
-        if source != target:
-            self.moves.append(Move(client, source, target))
-            self.rota.homes[client] = target
+    def _move(self, call: Call, target: int) -> None:
+        source = None if call.client is None else self.scheduler.homes.get(call.client, target)
+        if call.client is not None and source is not None and source != target:
+            self.moves.append(Move(call.client, source, target))
+            self.scheduler.homes[call.client] = target
 
     def _even_out(self, own: list[list[int]]) -> None:
         """Move clients from the fullest worker to the emptiest while that shortens the round by a tenth."""
-        load = [sum(self.rota.cost(self.task, place) for place in mine) for mine in own]
+        load = [sum(self.scheduler.cost(self.task, place) for place in mine) for mine in own]
         while len(own) > 1:
             full = max(range(len(load)), key=load.__getitem__)
             empty = min(range(len(load)), key=load.__getitem__)
             gap = load[full] - load[empty]
-            movable = [(self.rota.cost(self.task, place), place) for place in own[full]]
+            movable = [(self.scheduler.cost(self.task, place), place) for place in own[full]]
             fitting = [(cost, place) for cost, place in movable if 0 < cost < gap]
             if gap < 0.1 * load[full] + SHORT_SECONDS or not fitting:
                 return
@@ -108,7 +108,7 @@ class Shift:
             if load[full] - max(load[full] - cost, load[empty] + cost) < 0.1 * load[full]:
                 return
             for call in self.task.units[place]:
-                self._move(call.client, empty)
+                self._move(call, empty)
             own[full].remove(place)
             own[empty].append(place)
             load[full] -= cost
@@ -128,13 +128,13 @@ class Shift:
                 break
             if place is None:
                 break
-            batch[place] = self.rota.cost(self.task, place) or OWN_SHORT_SECONDS
+            batch[place] = self.scheduler.cost(self.task, place) or OWN_SHORT_SECONDS
         return batch
 
     def _familiar(self, worker: int, limit: int) -> int | None:
         """Take one of the next free units, if need be any; better one whose data this worker already has at hand."""
         nearby = [place for place in islice(self.free, FAMILIAR_AMONG) if place < limit]
-        known = (place for place in nearby if self.rota.met(self.task.units[place][0].client, worker))
+        known = (place for place in nearby if self.scheduler.met(self.task.units[place][0].client, worker))
         found = next(known, nearby[0] if nearby else None)
         if found is not None:
             self.free.remove(found)

@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
-from polyfed.engines.host import Host, describe
+from polyfed.engines.host import Host
 from polyfed.engines.ipc import pack, unpack
-from polyfed.errors import RunError
-from polyfed.federation.engine import Answer, Call, Outcome, Task
+from polyfed.errors import RunError, describe
+from polyfed.federation.engine import Answer, Call, Failure, Outcome, Task
+from polyfed.federation.message import EMPTY
 from polyfed.federation.nodes import Moment
 
 FLUSH_SECONDS = 0.03  # answers that lie closer together than this travel together: each wakes the pool
@@ -53,10 +54,10 @@ def work(
                 pipe.send_bytes(_saved(host, Path(head["directory"]), head["label"]))
             case "restore":
                 host.restore({int(index): Path(path) for index, path in head["states"].items()})
-            case "release":
-                pipe.send_bytes(_released(host, head["client"]))
-            case "receive":
-                host.receive(head["client"], Path(head["path"]) if head["path"] else None, head["changed"])
+            case "give":
+                pipe.send_bytes(_given(host, head["client"], folder))
+            case "take":
+                host.take(head["client"], blobs[0] if blobs else None, head["changed"])
 
 
 def _let_the_pool_finish() -> None:
@@ -100,15 +101,15 @@ def _saved(host: Host, directory: Path, label: str) -> bytes:
         saved = host.save(directory, label)
     except (OSError, RunError) as error:
         return pack({"error": describe(error)})
-    return pack({"saved": [[state.client, state.file, state.digest] for state in saved]})
+    return pack({"saved": [[state.owner, state.file, state.digest] for state in saved]})
 
 
-def _released(host: Host, client: int) -> bytes:
+def _given(host: Host, client: int, folder: Path) -> bytes:
     try:
-        path, changed = host.release(client)
-    except RunError as error:
+        state, changed = host.give(client)
+    except (OSError, RunError) as error:
         return pack({"error": str(error)})
-    return pack({"path": str(path) if path else None, "changed": changed})
+    return pack({"changed": changed}, [] if state is None else [state], folder)
 
 
 def write_units(
@@ -126,7 +127,7 @@ def write_units(
     about = None
     if task is not None:
         now = task.moment
-        about = [task.step, [now.round, now.sequence, now.measuring], task.examining, common_file]
+        about = [task.step, [now.round, now.sequence, now.measuring], common_file]
     return pack({"do": "units", "units": heads, "task": about}, blobs, folder)
 
 
@@ -134,9 +135,9 @@ def read_task(about: list[Any] | None, blobs: list[bytes]) -> Task | None:
     """The task in a frame of units, if there is one. What all its clients are sent is read once, by each worker."""
     if about is None:
         return None
-    step, moment, examining, file = about
+    step, moment, file = about
     common = Path(file).read_bytes() if file else blobs.pop(0)
-    return Task(step, Moment(*moment), common, (), examining)
+    return Task(step, Moment(*moment), common, ())
 
 
 def read_units(head: dict[str, Any], blobs: list[bytes]) -> list[tuple[int, list[Call]]]:
@@ -162,9 +163,27 @@ def write_outcomes(outcomes: Sequence[tuple[int, list[Outcome]]], folder: Path) 
         rows: list[Any] = []
         for outcome in unit:
             if isinstance(outcome, Answer):
-                rows.append([outcome.client, outcome.seconds])
-                blobs.append(outcome.reply)
+                reported = outcome.report != EMPTY
+                rows.append([outcome.client, outcome.seconds, reported])
+                blobs += [outcome.reply, outcome.report] if reported else [outcome.reply]
             else:
-                rows.append([outcome.client, outcome.step, outcome.reason])
+                rows.append([outcome.client, outcome.step, outcome.reason, "failed"])
         heads.append([place, rows])
     return pack({"outcomes": heads}, blobs, folder)
+
+
+def read_outcomes(head: dict[str, Any], blobs: list[bytes]) -> list[tuple[int, list[Outcome]]]:
+    """What `write_outcomes` wrote."""
+    queue = iter(blobs)
+    found: list[tuple[int, list[Outcome]]] = []
+    for place, rows in head["outcomes"]:
+        unit: list[Outcome] = []
+        for row in rows:
+            if row[-1] == "failed":
+                unit.append(Failure(*row[:3]))
+            else:
+                client, seconds, reported = row
+                reply = next(queue)
+                unit.append(Answer(client, reply, seconds, next(queue) if reported else EMPTY))
+        found.append((place, unit))
+    return found

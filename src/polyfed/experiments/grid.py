@@ -1,6 +1,6 @@
 """Many runs, several at a time: what is finished is skipped, what was begun goes on, the rest is started.
 
-A grid keeps no books of its own. Every run has its directory and its checkpoints, so whatever is killed costs at most
+A grid keeps no records of its own. Every run has its directory and its checkpoints, so whatever is killed costs at most
 the rounds since the last checkpoint, and the same grid given again goes on where it was.
 
 Each run has a process of its own, not one of a shared executor: when one dies, an executor ends all the others too.
@@ -28,109 +28,98 @@ from typing import Any
 
 import torch
 
-from polyfed.engines.host import describe
-from polyfed.engines.machine import cores
-from polyfed.engines.process_setup import warm_up
-from polyfed.errors import PolyfedError
-from polyfed.experiments.jobs import Board, Job, JobFailure, Reached, Snapshot, state_of
+from polyfed.errors import PolyfedError, describe, describe_exit
+from polyfed.experiments.jobs import Job, JobFailure, JobTracker, RunProgress, Snapshot, state_of
+from polyfed.machine import cores
 from polyfed.runs import api
 from polyfed.runs.config import pick_device
 from polyfed.runs.folders import clear
 from polyfed.runs.rounds import Run
+from polyfed.runs.signals import stop_signals_call
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.5  # between two looks at the runs under way
-DEATHS_ALLOWED = 1
+POLL_SECONDS = 0.5  # between two looks at the runs under way
+RESTARTS_ALLOWED = 1  # of a run whose process died
 
 Listener = Callable[[Snapshot], None]
 
 
-def carry_out(
+def run_jobs(
     jobs: Sequence[Job], workers: int | None = None, listener: Listener | None = None
 ) -> list[JobFailure]:
-    """Do all that is left of these jobs, as many at a time as there are workers.
+    """Do all that is left of these jobs, as many at a time as there are workers, and return those that failed.
 
-    Results do not depend on `workers` (one a core unless told): if there are fewer jobs than workers, each run has
-    several, and the last one has them all. A run that fails is in the list that comes back; the others go on. A process
-    that dies is replaced once and its run goes on from its last checkpoint.
+    Results do not depend on `workers` (one per core by default): if there are fewer jobs than workers, each run has
+    several, and the last one has them all. The other runs go on when one fails. A process that dies is replaced once
+    and its run goes on from its last checkpoint.
 
     On Ctrl-C or SIGTERM the runs under way finish their round and are saved, no others are started, and then
-    `KeyboardInterrupt` is raised; a second one ends everything at once. `listener` is told twice a second how things
-    are, and, out of the signal's handler, when they are to stop.
+    `KeyboardInterrupt` is raised; a second one ends everything at once. `listener` is called twice a second with a
+    snapshot, and, from within the signal's handler, when the runs are to stop.
     """
     count = workers or cores()
-    board = Board(jobs)
-    reporter = _Reporter(board, listener)
-    at_a_time = min(count, len(board.left))
+    tracker = JobTracker(jobs)
+    reporter = _Reporter(tracker, listener)
+    at_a_time = min(count, len(tracker.left))
     reporter.tell()
-    with _stopping_well(reporter):
+    with _stopping_after_the_round(reporter):
         if at_a_time == 1:
-            _one_by_one(board, reporter, count)
+            _one_by_one(tracker, reporter, count)
         elif at_a_time > 1:
-            _side_by_side(board, reporter, at_a_time, count)
+            _side_by_side(tracker, reporter, at_a_time, count)
     reporter.tell()
-    if board.stopping and board.unfinished:
+    if tracker.stopping and tracker.unfinished:
         raise KeyboardInterrupt
-    return board.failures
+    return tracker.failures
 
 
 class _Reporter:
-    """Tells the listener how things are, and hears the signals to stop."""
+    """Calls the listener with snapshots, and passes on the signals to stop."""
 
-    def __init__(self, board: Board, listener: Listener | None) -> None:
-        self.board = board
+    def __init__(self, tracker: JobTracker, listener: Listener | None) -> None:
+        self.tracker = tracker
         self.listener = listener
         self.run: Run | None = None
         """The run under way in this process, if it is done here."""
-        self._told = 0.0
-        self._last = board.snapshot()
+        self._told_at = 0.0
+        self._last = tracker.snapshot()
 
     def ask_to_stop(self) -> None:
-        if self.board.stopping:
+        if self.tracker.stopping:
             raise KeyboardInterrupt
-        self.board.stopping = True
+        self.tracker.stopping = True
         if self.run is not None:
             self.run.stop()
         if self.listener is not None:
             self.listener(replace(self._last, stopping=True))
 
-    def hold(self, run: Run) -> None:
+    def run_started(self, run: Run) -> None:
+        """A run has started in this process."""
         self.run = run
-        if self.board.stopping:
+        if self.tracker.stopping:
             run.stop()
 
-    def glance(self, _run: Run) -> None:
-        """After a round of a run in this process: tell how things are, if it is time."""
-        if time.monotonic() - self._told >= LOOK_SECONDS:
+    def round_ended(self, _run: Run) -> None:
+        """A run in this process has ended a round."""
+        if time.monotonic() - self._told_at >= POLL_SECONDS:
             self.tell()
 
-    def reached(self) -> Reached:
+    def progress(self) -> RunProgress:
         """How far the run in this process is."""
-        return Reached() if self.run is None else Reached(self.run.round, self.run.seconds)
+        return RunProgress() if self.run is None else RunProgress(self.run.round, self.run.seconds)
 
     def tell(self) -> None:
-        self._told = time.monotonic()
-        self._last = self.board.snapshot()
+        self._told_at = time.monotonic()
+        self._last = self.tracker.snapshot()
         if self.listener is not None:
             self.listener(self._last)
 
 
 @contextmanager
-def handling(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM call this; afterwards they do what they did before."""
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _stopping_well(reporter: _Reporter) -> Iterator[None]:
+def _stopping_after_the_round(reporter: _Reporter) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals are the main thread's business
+        yield  # only the main thread can handle signals
         return
     here = os.getpid()
 
@@ -138,15 +127,17 @@ def _stopping_well(reporter: _Reporter) -> Iterator[None]:
         if os.getpid() == here:  # processes that were forked from this one have inherited the handler
             reporter.ask_to_stop()
 
-    with handling(stop):
+    with stop_signals_call(stop):
         yield
 
 
 # -- one run -------------------------------------------------------------------------------------------------
 
 
-def _do(job: Job, workers: int, hold: Callable[[Run], None], listener: Callable[[Run], None]) -> str:
-    """Do what is left of a run until it is finished or told to stop; why it failed, or nothing."""
+def _do_job(
+    job: Job, workers: int, run_started: Callable[[Run], None], round_ended: Callable[[Run], None]
+) -> str:
+    """Do what is left of a run until it is finished or told to stop; the reason if it failed, else nothing."""
     try:
         state = state_of(job)
         if state == "finished":
@@ -157,8 +148,8 @@ def _do(job: Job, workers: int, hold: Callable[[Run], None], listener: Callable[
         else:
             run = api.reopen(job.path, workers=workers)
         try:
-            hold(run)
-            run.go(listener)
+            run_started(run)
+            run.go(round_ended)
         finally:
             run.close()
     except PolyfedError as error:
@@ -169,13 +160,13 @@ def _do(job: Job, workers: int, hold: Callable[[Run], None], listener: Callable[
     return ""
 
 
-def _one_by_one(board: Board, reporter: _Reporter, workers: int) -> None:
-    while board.left and not board.stopping:
-        job = board.left.popleft()
-        board.begin(job, reporter.reached)
+def _one_by_one(tracker: JobTracker, reporter: _Reporter, workers: int) -> None:
+    while tracker.left and not tracker.stopping:
+        job = tracker.left.popleft()
+        tracker.begin(job, reporter.progress)
         reporter.tell()
-        reason = _do(job, workers, reporter.hold, reporter.glance)
-        board.end(job, reason)
+        reason = _do_job(job, workers, reporter.run_started, reporter.round_ended)
+        tracker.end(job, reason)
         reporter.run = None
 
 
@@ -184,38 +175,39 @@ def _one_by_one(board: Board, reporter: _Reporter, workers: int) -> None:
 
 @dataclass
 class _Child:
+    """A process that does one job."""
+
     job: Job
     process: BaseProcess
     answer: Connection
     reached: Any
     """Shared with the process: the round that it has reached, and the seconds that it took."""
 
-    def look(self) -> Reached:
+    def progress(self) -> RunProgress:
         number, seconds = self.reached
-        return Reached(int(number), seconds)
+        return RunProgress(int(number), seconds)
 
 
-def _side_by_side(board: Board, reporter: _Reporter, at_a_time: int, count: int) -> None:
-    warm_up()
-    context = multiprocessing.get_context(_start_method(board.left))
+def _side_by_side(tracker: JobTracker, reporter: _Reporter, at_a_time: int, count: int) -> None:
+    context = multiprocessing.get_context(_start_method(tracker.left))
     deaths: Counter[Path] = Counter()
     children: list[_Child] = []
     try:
-        while children or (board.left and not board.stopping):
-            while board.left and len(children) < at_a_time and not board.stopping:
-                job = board.left.popleft()
+        while children or (tracker.left and not tracker.stopping):
+            while tracker.left and len(children) < at_a_time and not tracker.stopping:
+                job = tracker.left.popleft()
                 # The last one has all workers: soon it will be alone.
-                workers = count // at_a_time if board.left else count
-                child = _start(context, job, board.names[job.path], workers)
-                board.begin(job, child.look)
+                workers = count // at_a_time if tracker.left else count
+                child = _start(context, job, tracker.names[job.path], workers)
+                tracker.begin(job, child.progress)
                 children.append(child)
             # A process's sentinel also waits for the workers that it forked, which hold its directory's lock.
-            ended = wait([child.process.sentinel for child in children], LOOK_SECONDS)
+            ended = wait([child.process.sentinel for child in children], POLL_SECONDS)
             for child in [child for child in children if child.process.sentinel in ended]:
                 children.remove(child)
-                _bury(board, child, deaths)
-            if board.stopping:
-                for child in children:  # at each look: one that had only just begun may not have heard it
+                _child_ended(child, tracker, deaths)
+            if tracker.stopping:
+                for child in children:  # each time: one that had only just begun may not have received it
                     child.process.terminate()
             reporter.tell()
     finally:
@@ -238,7 +230,7 @@ def _start(context: Any, job: Job, name: str, workers: int) -> _Child:
     reached = context.RawArray("d", 2)
     args = (job, workers, theirs, reached, os.getpid())
     # Not daemonic: a run may have workers of its own.
-    process = context.Process(target=_work, args=args, name=name, daemon=False)
+    process = context.Process(target=_child_main, args=args, name=name, daemon=False)
     gc.freeze()  # else the child's first collection would copy every page it shares with this process
     process.start()
     gc.unfreeze()
@@ -246,34 +238,34 @@ def _start(context: Any, job: Job, name: str, workers: int) -> _Child:
     return _Child(job, process, ours, reached)
 
 
-def _work(job: Job, workers: int, answer: Connection, reached: Any, parent: int) -> None:
-    """A run's process. It ends well on SIGTERM, and when the process that started it is gone."""
+def _child_main(job: Job, workers: int, answer: Connection, reached: Any, parent: int) -> None:
+    """A run's process. It ends after its round, saved, on SIGTERM and when the process that started it is gone."""
     torch.set_num_threads(1)  # first of all: a fork of a process with threads hangs at its first threaded op
     asked = threading.Event()
-    held: list[Run] = []
+    started: list[Run] = []
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         asked.set()
-        for run in held:
+        for run in started:
             run.stop()
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business: it passes it on
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and passes it on as SIGTERM
     signal.signal(signal.SIGTERM, stop)
 
-    def hold(run: Run) -> None:
-        held.append(run)
+    def run_started(run: Run) -> None:
+        started.append(run)
         if asked.is_set():
             run.stop()
 
-    def look(run: Run) -> None:
+    def round_ended(run: Run) -> None:
         reached[:] = run.round, run.seconds
         if os.getppid() != parent:
             run.stop()
 
-    answer.send_bytes(_do(job, workers, hold, look).encode())
+    answer.send_bytes(_do_job(job, workers, run_started, round_ended).encode())
 
 
-def _bury(board: Board, child: _Child, deaths: Counter[Path]) -> None:
+def _child_ended(child: _Child, tracker: JobTracker, deaths: Counter[Path]) -> None:
     """A process has ended: its run is finished or failed; or it was stopped or killed, and is to go on."""
     child.process.join()
     try:
@@ -281,17 +273,13 @@ def _bury(board: Board, child: _Child, deaths: Counter[Path]) -> None:
     except (EOFError, OSError):
         reason = ""
     child.answer.close()
-    job, name = child.job, board.names[child.job.path]
-    if board.end(job, reason) or board.stopping:
+    job, name = child.job, tracker.names[child.job.path]
+    if tracker.end(job, reason) or tracker.stopping:
         return
     deaths[job.path] += 1
-    how = _ending(child.process.exitcode)
-    if deaths[job.path] > DEATHS_ALLOWED:
-        board.fail(job, f"its process died twice ({how})")
+    how = describe_exit(child.process.exitcode)
+    if deaths[job.path] > RESTARTS_ALLOWED:
+        tracker.fail(job, f"its process died twice ({how})")
     else:
         logger.warning("%s: its process died (%s); going on from its last checkpoint", name, how)
-        board.left.append(job)
-
-
-def _ending(code: int | None) -> str:
-    return f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+        tracker.left.append(job)

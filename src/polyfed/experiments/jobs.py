@@ -32,7 +32,7 @@ class JobFailure:
 
 
 @dataclass(frozen=True)
-class Reached:
+class RunProgress:
     """How far a run is, and how long it took to get there."""
 
     round: int = 0
@@ -50,23 +50,23 @@ class UnderWay:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """How a grid is getting on."""
+    """How far a grid is, at one moment."""
 
     jobs: int
     finished: tuple[str, ...]
-    """The names of the runs that are done, those that were done before first."""
+    """The names of the finished runs, beginning with those that had finished before."""
     under_way: tuple[UnderWay, ...]
     failures: tuple[JobFailure, ...]
     stopping: bool
     """Ctrl-C or SIGTERM came: the runs under way finish their round, no others are started."""
     share: float
-    """How much of the work is behind us, from 0 to 1."""
+    """How much of the work is done, from 0 to 1."""
     seconds_left: float | None
-    """None as long as nothing is known of any run's pace."""
+    """None as long as no run has ended a round."""
 
 
-class Board:
-    """What is known of the jobs."""
+class JobTracker:
+    """Which jobs are left, under way, finished and failed, and how much time the others will take."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = jobs
@@ -75,19 +75,19 @@ class Board:
         self.finished: list[str] = []
         self.failures: list[JobFailure] = []
         self.stopping = False
-        self._under_way: dict[Path, Callable[[], Reached]] = {}
-        self._reached: dict[Path, Reached] = {}
-        self._given_up: set[Path] = set()
-        self._kin = {job.path: _apart_from_seed(job.config) for job in jobs}
+        self._under_way: dict[Path, Callable[[], RunProgress]] = {}
+        self._progress: dict[Path, RunProgress] = {}
+        self._failed: set[Path] = set()
+        self._but_for_seed = {job.path: _but_for_seed(job.config) for job in jobs}
         for job in jobs:
-            self._look_at(job)
+            self._read_folder(job)
 
-    def _look_at(self, job: Job) -> None:
+    def _read_folder(self, job: Job) -> None:
         try:
             state = state_of(job)
             if state != "new":
                 manifest = read_manifest(job.path)
-                self._reached[job.path] = Reached(manifest["round"], manifest["seconds"])
+                self._progress[job.path] = RunProgress(manifest["round"], manifest["seconds"])
             if state == "finished":
                 self.finished.append(self.names[job.path])
             else:
@@ -99,13 +99,13 @@ class Board:
     def unfinished(self) -> bool:
         return len(self.finished) + len(self.failures) < len(self.jobs)
 
-    def begin(self, job: Job, look: Callable[[], Reached]) -> None:
-        """A run is under way; `look` tells how far it is."""
-        self._under_way[job.path] = look
+    def begin(self, job: Job, progress: Callable[[], RunProgress]) -> None:
+        """A run is under way; `progress` tells how far it is."""
+        self._under_way[job.path] = progress
 
     def end(self, job: Job, reason: str) -> bool:
-        """A run is not under way any more. Whether that was its end: finished, or failed for a reason."""
-        self._look(job.path)
+        """A run is not under way any more; whether it is finished, or failed for a reason, rather than to go on."""
+        self._update(job.path)
         del self._under_way[job.path]
         if reason:
             self.fail(job, reason)
@@ -117,17 +117,17 @@ class Board:
 
     def fail(self, job: Job, reason: str) -> None:
         self.failures.append(JobFailure(job, reason))
-        self._given_up.add(job.path)
+        self._failed.add(job.path)
 
     def snapshot(self) -> Snapshot:
         for path in self._under_way:
-            self._look(path)
+            self._update(path)
         under_way = tuple(
-            UnderWay(self.names[job.path], self._at(job).round, job.config.rounds)
+            UnderWay(self.names[job.path], self._progress_of(job).round, job.config.rounds)
             for job in self.jobs
             if job.path in self._under_way
         )
-        behind = sum(reached.seconds for reached in self._reached.values())
+        behind = sum(progress.seconds for progress in self._progress.values())
         ahead = self._seconds_ahead()
         left = None
         if ahead is not None:
@@ -143,33 +143,33 @@ class Board:
             left,
         )
 
-    def _look(self, path: Path) -> None:
-        reached = self._under_way[path]()
-        if reached.round:  # else it is still being opened
-            self._reached[path] = reached
+    def _update(self, path: Path) -> None:
+        progress = self._under_way[path]()
+        if progress.round:  # else it is still being opened
+            self._progress[path] = progress
 
-    def _at(self, job: Job) -> Reached:
-        return self._reached.get(job.path, Reached())
+    def _progress_of(self, job: Job) -> RunProgress:
+        return self._progress.get(job.path, RunProgress())
 
     def _seconds_ahead(self) -> list[float] | None:
-        """What each unfinished run will still take, by its own pace, or its kin's, or everybody's."""
+        """What each unfinished run will still take, by its own pace, or that of its other seeds, or of all runs."""
         whole = {
             job.path: at.seconds / at.round * job.config.rounds
             for job in self.jobs
-            if (at := self._at(job)).round
+            if (at := self._progress_of(job)).round
         }
-        by_kin: defaultdict[str, list[float]] = defaultdict(list)
+        of_other_seeds: defaultdict[str, list[float]] = defaultdict(list)
         for path, seconds in whole.items():
-            by_kin[self._kin[path]].append(seconds)
+            of_other_seeds[self._but_for_seed[path]].append(seconds)
         ahead = []
         for job in self.jobs:
-            share = 1 - self._at(job).round / job.config.rounds
-            if share == 0 or job.path in self._given_up:
+            share = 1 - self._progress_of(job).round / job.config.rounds
+            if share == 0 or job.path in self._failed:
                 continue
             if not whole:
                 return None
-            alike = by_kin[self._kin[job.path]] or list(whole.values())
-            ahead.append(share * whole.get(job.path, statistics.fmean(alike)))
+            known = of_other_seeds[self._but_for_seed[job.path]] or list(whole.values())
+            ahead.append(share * whole.get(job.path, statistics.fmean(known)))
         return ahead
 
 
@@ -178,13 +178,13 @@ def state_of(job: Job) -> State:
     return state_of_folder(job.path, job.config)
 
 
-def _apart_from_seed(config: RunConfig) -> str:
+def _but_for_seed(config: RunConfig) -> str:
     """The same for runs that differ in nothing but name and seed: they take about the same time."""
     return config.model_copy(update={"name": "", "seed": 0}).model_dump_json()
 
 
 def _names(jobs: Sequence[Job]) -> Mapping[Path, str]:
-    """A short name a job: its path below the folder that they all share."""
+    """A short name for each job: its path below the folder that they all share."""
     absolute = {job.path: job.path.absolute() for job in jobs}
     root = os.path.commonpath([path.parent for path in absolute.values()]) if jobs else ""
     return {path: str(whole.relative_to(root)) for path, whole in absolute.items()}

@@ -2,8 +2,8 @@
 
 OUT/sweep.json            what is swept: the same sweep given again goes on, another one is refused
 OUT/VARIANT/seed-0        a run directory; a variant is called `method=fedavg,training.lr=0.1`
-OUT/results.csv           one line a run
-OUT/curves.png            accuracy over rounds, a line a variant
+OUT/results.csv           one line per run
+OUT/curves.png            accuracy over rounds, one line per variant
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from rich.table import Table
 
 from polyfed import disk
 from polyfed.errors import CheckpointError, ConfigError, UserError
-from polyfed.experiments.grid import carry_out
+from polyfed.experiments.grid import run_jobs
 from polyfed.experiments.jobs import Job, JobFailure
-from polyfed.report.curves import accuracy_curves
-from polyfed.report.sweeps import FinishedRun, Row, results_csv, row_of, sweep_table
-from polyfed.runs.config import RunConfig, read_config
-from polyfed.runs.folders import first_difference, flat
+from polyfed.report.sweeps import FinishedRun, VariantResult, results_csv, sweep_table, variant_result
+from polyfed.runs.config import RunConfig, read_config, read_content
+from polyfed.runs.folders import RUNS_FOLDER, first_difference
 from polyfed.runs.history import RunRecord
-from polyfed.runs.setup import Federation
+from polyfed.runs.keys import flatten, outer_first, parse_assignment
+from polyfed.runs.setup import Simulation
 
 logger = logging.getLogger(__name__)
 
 NOTHING_VARIES = "base"
-STATEMENT = "sweep.json"
+DEFINITION = "sweep.json"
 LONGEST_NAME = 120  # file systems take 255 bytes
 
 RunFile = Mapping[str, Any] | str | Path
@@ -42,16 +42,16 @@ RunFile = Mapping[str, Any] | str | Path
 
 @dataclass(frozen=True)
 class Variant:
-    """One combination of values, to be run once a seed. Its name is also its folder's."""
+    """One combination of values, to be run once per seed. Its name is also its folder's."""
 
     name: str
     values: Mapping[str, str]
-    """Of the keys that vary, as they were written."""
+    """The values of the keys that vary, as they were written."""
     jobs: tuple[Job, ...]
 
     @property
     def runs(self) -> list[RunRecord]:
-        """Those that have finished, in the order of the seeds."""
+        """The runs that have finished, in the order of the seeds."""
         return [record for job in self.jobs if (record := _record(job.path)) is not None and record.finished]
 
 
@@ -66,8 +66,8 @@ class SweepResult:
 
     path: Path
     runs: Mapping[str, Sequence[RunRecord]]
-    """The finished runs of each variant, one a seed."""
-    rows: Sequence[Row]
+    """The finished runs of each variant, one per seed."""
+    rows: Sequence[VariantResult]
     failures: Sequence[JobFailure]
 
     def table(self) -> Table:
@@ -76,12 +76,13 @@ class SweepResult:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A sweep that was checked: nothing is on the disk yet."""
+class SweepPlan:
+    """A sweep whose runs have all been checked, before anything is written."""
 
     path: Path
     variants: Sequence[Variant]
-    statement: Mapping[str, Any] = field(repr=False)
+    definition: Mapping[str, Any] = field(repr=False)
+    """What is swept, as `sweep.json` keeps it."""
 
     @property
     def jobs(self) -> list[Job]:
@@ -90,33 +91,33 @@ class Plan:
         return [job for same_seed in by_seed for job in same_seed]
 
     def begin(self) -> None:
-        """Make the folder this sweep's own, or see that it is."""
-        file = self.path / STATEMENT
+        """Make the folder this sweep's own, or check that it is."""
+        file = self.path / DEFINITION
         if file.exists():
             try:
-                there = dict(flat(json.loads(file.read_text())))
+                there = flatten(json.loads(file.read_text()))
             except (ValueError, AttributeError):
                 raise ConfigError(f"{file} was truncated or edited: choose another --out") from None
-            difference = first_difference(there, dict(flat(self.statement)))
+            difference = first_difference(there, flatten(self.definition))
             if difference is not None:
                 raise ConfigError(f"{self.path} holds another sweep, {difference}: choose another --out")
             return
-        if self.path.exists() and any(part.name != f"{STATEMENT}.tmp" for part in self.path.iterdir()):
+        if self.path.exists() and any(part.name != f"{DEFINITION}.tmp" for part in self.path.iterdir()):
             raise ConfigError(f"{self.path} is not empty and holds no sweep: choose another --out")
         self.path.mkdir(parents=True, exist_ok=True)
-        disk.replace(file, (json.dumps(self.statement, indent=1) + "\n").encode())
+        disk.replace(file, (json.dumps(self.definition, indent=1) + "\n").encode())
 
     def result(self, failures: Sequence[JobFailure] = ()) -> SweepResult:
-        """What there is by now."""
+        """What has come out so far."""
         runs = {variant.name: variant.runs for variant in self.variants}
         rows = [
-            row_of(variant.name, variant.values, len(variant.jobs), runs[variant.name])
+            variant_result(variant.name, variant.values, len(variant.jobs), runs[variant.name])
             for variant in self.variants
         ]
         return SweepResult(self.path, runs, rows, failures)
 
     def write(self, result: SweepResult) -> list[Path]:
-        """`results.csv` and `curves.png`, of the runs that have finished; which of them there are."""
+        """Write `results.csv` and, if there is anything to draw, `curves.png`; return their paths."""
         finished = [
             FinishedRun(variant.name, variant.values, str(record.path.relative_to(self.path)), record)
             for variant in self.variants
@@ -125,6 +126,9 @@ class Plan:
         written = [self.path / "results.csv"]
         disk.replace(written[0], results_csv(finished).encode())
         if any(row.last_own or row.last_whole for row in result.rows):
+            # Imported only where something is drawn: matplotlib takes half a second of every launch.
+            from polyfed.report.curves import accuracy_curves  # noqa: PLC0415
+
             curves = {_label(variant): result.runs[variant.name] for variant in self.variants}
             legend = ", ".join(self.variants[0].values)
             written.append(accuracy_curves(curves, self.path / "curves.png", legend=legend))
@@ -139,7 +143,7 @@ def sweep(
     out: str | Path | None = None,
     workers: int | None = None,
 ) -> SweepResult:
-    """Run every combination of these values, each with several seeds, and give back what came out.
+    """Run every combination of these values, each with several seeds, and return what came out.
 
         done = polyfed.sweep("my.yaml", {"method": ["fedavg", "fedprox"], "training.lr": [0.1, 0.01]}, seeds=3)
 
@@ -147,9 +151,9 @@ def sweep(
 
     config: a run file, or its content.
     sets: a list of values for each key that is swept; a single value is set for all.
-    seeds: how many; the first is the run file's `seed`, then one more each.
-    out: the sweep's folder; `polyfed-runs/NAME-sweep` unless told.
-    workers: processes; one a core unless told. Several runs are done at a time.
+    seeds: how many; the first is the run file's `seed`, each further one is one higher.
+    out: the sweep's folder; `polyfed-runs/NAME-sweep` by default.
+    workers: processes; one per core by default. Several runs are done at a time.
     """
     texts = {
         key: [_as_text(value) for value in (values if isinstance(values, list | tuple) else [values])]
@@ -157,7 +161,7 @@ def sweep(
     }
     planned = plan_sweep(config, texts, seeds, out)
     planned.begin()
-    failures = carry_out(planned.jobs, workers)
+    failures = run_jobs(planned.jobs, workers)
     for failure in failures:
         logger.warning("%s failed: %s", failure.job.path, failure.reason)
     result = planned.result(failures)
@@ -167,30 +171,34 @@ def sweep(
 
 def plan_sweep(
     config: RunFile, sets: Mapping[str, Sequence[str]], seeds: int = 1, out: str | Path | None = None
-) -> Plan:
+) -> SweepPlan:
     """Every combination, checked before the first run starts: hours of work should not end in a typing mistake."""
     if len(sets.get("seed", ())) > 1:
         raise ConfigError("--set seed: several seeds are --seeds 3: the run file's seed and the next two")
     if seeds < 1 or not all(sets.values()):
         raise ConfigError("a sweep needs at least one seed, and one value for each key")
-    source = Path(config) if isinstance(config, str) else config
+    content = read_content(Path(config) if isinstance(config, str) else config)
     varied = [key for key in sorted(sets) if len(sets[key]) > 1]
     found: dict[str, tuple[RunConfig, dict[str, str]]] = {}
     for combination in itertools.product(*sets.values()):
         values = dict(zip(sets, combination, strict=True))
         shown = {key: values[key] for key in varied}
         name = _name(shown)
-        checked = _checked(source, values, name if varied else "")
+        checked = _checked(content, values, name if varied else "")
         for other, (known, _) in found.items():
             if known == checked:
                 raise ConfigError(f"{name} is the same run as {other}: leave one out")
         found[f"{name}-{len(found)}" if name in found else name] = checked, shown
-    folder = Path(out) if out is not None else Path("polyfed-runs") / f"{checked.name}-sweep"
+    folder = Path(out) if out is not None else RUNS_FOLDER / f"{checked.name}-sweep"
     variants = [
         Variant(name, shown, tuple(_jobs(one, folder / name, seeds))) for name, (one, shown) in found.items()
     ]
-    statement = {"file": _content(source), "sets": {key: list(values) for key, values in sets.items()}}
-    return Plan(folder, variants, json.loads(json.dumps({**statement, "seeds": seeds}, default=str)))
+    definition = {
+        "file": content,
+        "sets": {key: list(values) for key, values in sets.items()},
+        "seeds": seeds,
+    }
+    return SweepPlan(folder, variants, json.loads(json.dumps(definition, default=str)))
 
 
 def _jobs(config: RunConfig, folder: Path, seeds: int) -> list[Job]:
@@ -200,27 +208,21 @@ def _jobs(config: RunConfig, folder: Path, seeds: int) -> list[Job]:
     ]
 
 
-def _checked(source: Mapping[str, Any] | Path, values: Mapping[str, str], name: str) -> RunConfig:
+def _checked(content: Mapping[str, Any], values: Mapping[str, str], name: str) -> RunConfig:
     """The config of a combination, with which a federation can be made."""
-    # A section is set before what is inside it, whatever the order: `method=fedprox`, then `method.mu=1`.
-    ordered = sorted(values, key=lambda key: key.count("."))
     try:
-        config = read_config(source, [f"{key}={values[key]}" for key in ordered])
-        Federation(config)
+        config = read_config(content, [f"{key}={values[key]}" for key in outer_first(values)])
+        Simulation(config)
     except UserError as error:
         raise type(error)(f"{name}: {error}" if name else str(error)) from None
     return config
-
-
-def _content(source: Mapping[str, Any] | Path) -> Mapping[str, Any]:
-    return yaml.safe_load(source.read_text()) or {} if isinstance(source, Path) else source
 
 
 def _record(path: Path) -> RunRecord | None:
     try:
         return RunRecord(path)
     except CheckpointError:
-        return None  # not begun; or damaged, and then it is among the failures
+        return None  # not begun; or damaged, and then the job is among the failures
 
 
 # -- names and values ----------------------------------------------------------------------------------------
@@ -244,9 +246,9 @@ def read_sets(words: Sequence[str]) -> dict[str, list[str]]:
     """`["method=fedavg,fedprox", "rounds=5"]` as the values of each key."""
     sets: dict[str, list[str]] = {}
     for word in words:
-        key, equals, text = word.partition("=")
+        key, text = parse_assignment(word) or ("", "")
         values = split_values(text)
-        if not equals or not key or (len(values) > 1 and not all(values)):
+        if not key or (len(values) > 1 and not all(values)):
             raise ConfigError(
                 f"--set {word}: write it as key=value or key=value,value such as training.lr=0.1,0.01"
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -10,16 +10,18 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import nn
 
+from polyfed.disk import SavedState
 from polyfed.federation.message import EMPTY
-from polyfed.federation.method import Method
-from polyfed.federation.nodes import Client, Moment
+from polyfed.federation.nodes import Assistant, Client, Moment, ScratchModels
+from polyfed.federation.program import Program
 
 
 @dataclass(frozen=True)
 class Call:
-    """A step for one client: what it alone is sent, and what it hears from its neighbours."""
+    """A step for one client, or a job of the server's: what it alone is sent, and what it hears from its neighbours."""
 
-    client: int
+    client: int | None
+    """None for a job of the server's, which any worker can do."""
     own: bytes = EMPTY
     heard: tuple[tuple[str, bytes], ...] = ()
 
@@ -29,29 +31,29 @@ class Task:
     """A step for a cohort. A unit is what one worker does at once: one client, or several stacked together."""
 
     step: str
+    """Its name in the run's program: `method.train`."""
     moment: Moment
     common: bytes
     units: Sequence[Sequence[Call]]
-    examining: bool = False
-    """A step of `Examination` rather than of the run's method."""
     window: int | None = None
     """How many units may be under way ahead of the next one to be given back; None for all of them."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A client's encoded reply."""
+    """A client's encoded reply, and beside it what was measured and noted on the way."""
 
-    client: int
+    client: int | None
     reply: bytes
     seconds: float
+    report: bytes = EMPTY
 
 
 @dataclass(frozen=True)
 class Failure:
     """Why a client gave no reply. Its state is what it was before the step."""
 
-    client: int
+    client: int | None
     step: str
     reason: str
 
@@ -59,22 +61,19 @@ class Failure:
 Outcome: TypeAlias = Answer | Failure
 
 
-@dataclass(frozen=True)
-class SavedState:
-    """Where a client's state was written, and the digest of the file."""
-
-    client: int
-    file: str
-    digest: str
-
-
 class Population(Protocol):
     """The clients as a host needs them: made on demand, never all at once."""
 
     device: torch.device
 
-    def client(self, index: int, model: nn.Module, scratch_model: Callable[[str], nn.Module]) -> Client:
+    def client(self, index: int, model: nn.Module, scratch_model: ScratchModels) -> Client:
         """The client with this number, around this model."""
+
+    def assistant(self, scratch_model: ScratchModels) -> Assistant:
+        """What a server step works with."""
+
+    def name(self, index: int) -> str:
+        """The client's name."""
 
     def architecture(self, index: int) -> str:
         """The name of the client's architecture."""
@@ -89,11 +88,17 @@ class Population(Protocol):
 class Engine(Protocol):
     """Carries steps to clients and keeps their states."""
 
-    def open(self, population: Population, method: Method, scratch: Path) -> None:
+    width: int
+    """How many steps it does at a time."""
+
+    def open(self, population: Population, program: Program, scratch: Path) -> None:
         """Get ready. `scratch` is a directory for states that do not fit in memory."""
 
     def run(self, task: Task) -> Iterator[Outcome]:
-        """Do a task; outcomes come in the order of the calls, whatever the order of arrival."""
+        """Do a task; outcomes come in the order of the calls, whatever the order of arrival.
+
+        Another task may be run before all outcomes of this one have been taken.
+        """
 
     def save(self, directory: Path, label: str) -> list[SavedState]:
         """Write the state of every client that changed since the last save."""

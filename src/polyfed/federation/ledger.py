@@ -6,9 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from polyfed.federation.message import Kind
+from polyfed.federation.message import Direction, Kind
 
-Direction = Literal["up", "down"]
 Purpose = Literal["training", "evaluation"]
 LedgerLine: TypeAlias = dict[str, Any]
 

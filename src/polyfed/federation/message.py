@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import safetensors.torch
 import torch
@@ -22,6 +22,7 @@ from polyfed.errors import MessageError
 Value: TypeAlias = "Tensor | str | int | float | bool | Sequence[Value] | Mapping[str, Value] | None"
 Fields: TypeAlias = Mapping[str, Value]
 Weights: TypeAlias = dict[str, Tensor]
+Direction: TypeAlias = Literal["up", "down"]
 
 METADATA_KEY = "polyfed"
 
@@ -42,7 +43,7 @@ class Kind(StrEnum):
 
 
 def bytes_by_kind(fields: Fields, total: int, kinds: Mapping[str, Kind]) -> dict[Kind, int]:
-    """A message's bytes by kind; what is no field's own (names, shapes, framing) is control. Sums to `total`."""
+    """A message's bytes by kind; what belongs to no field (names, shapes, framing) is control. Sums to `total`."""
     if not fields:
         return {Kind.CONTROL: total}
     sizes = sizes_of(fields)

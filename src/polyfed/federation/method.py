@@ -1,43 +1,42 @@
 """What a method is: client steps, a round, and a declaration of what leaves a client.
 
     class FedAvg(Method):
-        sends = {"weights": Kind.WEIGHTS}          # all that ever leaves a client
+        sends = {"weights": LikeWeights("weights")}        # all that ever leaves a client
         needs = frozenset({Need.COMMON_ARCHITECTURE})
 
-        @client_step
+        @client_step(sends=("weights",))
         def train(self, me: Client, weights: Weights) -> Fields: ...
 
         def round(self, t: int, fleet: Fleet, server: Server) -> None: ...
 
-A method object holds settings, never state: what must last lives in `me.model`, `me.memory`, `server.model` and
-`server.memory`.
+A method object holds settings, never state: what must last lives in `me.model`, `me.memory`, `server.model`,
+`server.memory` and `server.shelf`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, model_validator
 from torch import nn
 
-from polyfed import learn
 from polyfed.errors import MethodError, nearest
+from polyfed.federation.fields import Declared, kinds_of
 from polyfed.federation.message import Fields, Kind, Weights
 from polyfed.federation.nodes import Client, Facts, Server
+from polyfed.federation.topology import TopologyName
 from polyfed.learn import Training
 
-if TYPE_CHECKING:
-    from polyfed.federation.fleet import Fleet
-
-Step = Callable[..., Any]
+Step: TypeAlias = Callable[..., Any]
 AnyStep = TypeVar("AnyStep", bound=Step)
 AnyMethod = TypeVar("AnyMethod", bound="type[Method]")
+ForEach: TypeAlias = Callable[[Facts], Fields]
 
-MEASURED = "measured"  # the fields in which a step's own measurements travel: accuracies by stage,
-NOTED = "noted"  # and numbers by name
+NO_DEFAULT = object()
 
 
 class Need(StrEnum):
@@ -48,6 +47,16 @@ class Need(StrEnum):
     COMMON_ARCHITECTURE = "one architecture for all"
     SERVER_MODEL = "a server model"
     ALL_DATA = "everybody's data in one place"
+
+    def __init__(self, _text: str) -> None:
+        self.otherwise = ""
+        """The setting of the method's own that would do without this, to be told where a need is not met."""
+
+    def unless(self, setting: str) -> Need:
+        """The same need, with the setting that would do without: `Need.SERVER_MODEL.unless("method.global=false")`."""
+        need = str.__new__(Need, self.value)
+        need._name_, need._value_, need.otherwise = self.name, self.value, setting
+        return need
 
 
 class MethodSettings(BaseModel):
@@ -74,15 +83,92 @@ class MethodSettings(BaseModel):
         }
 
 
-class Method:
+@dataclass(frozen=True)
+class Reply:
+    """What one client answered: `reply["logits"]`, and who it was: `reply.client`."""
+
+    client: Facts
+    fields: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.fields[name]
+
+
+class Fleet(Protocol):
+    """The clients as a method's round sees them.
+
+    Replies come in the clients' order. One that fails, or whose reply is refused (see `fields`), is left out, with the
+    reason in the run's history.
+    """
+
+    round: int
+
+    def everyone(self) -> list[Facts]:
+        """All clients, drop-outs included. Costs the whole population: for set-up, not for rounds."""
+
+    def sample(self) -> list[Facts]:
+        """This round's cohort, in the clients' order. The same each time it is asked in one round."""
+
+    def ask(
+        self, step: Step, to: Sequence[Facts], each: ForEach | None = None, **payload: Any
+    ) -> list[Reply]:
+        """Run a client step on each of these clients and give back their replies.
+
+        `payload` goes to all of them (and is encoded once); `each(client)` adds what goes to one alone.
+        """
+
+    def stream(
+        self, step: Step, to: Sequence[Facts], each: ForEach | None = None, **payload: Any
+    ) -> Iterator[Reply]:
+        """As `ask`, one reply after the other: a large cohort's replies are never in memory at once."""
+
+    def mean(
+        self,
+        step: Step,
+        to: Sequence[Facts],
+        field: str,
+        *,
+        share: Callable[[Facts], float] | None = None,
+        default: Any = NO_DEFAULT,
+        **payload: Any,
+    ) -> Any:
+        """The mean of one field of the replies, as one operation: single replies are not seen.
+
+        share: by how much each client counts; all count the same by default. default: what to give back if no reply
+        was of use; without it, that ends the run.
+        """
+
+    def gossip(
+        self, say: Step, hear: Step, topology: TopologyName, among: Sequence[Facts], **payload: Any
+    ) -> None:
+        """Every peer says something, then hears what its neighbours said: `hear(me, heard=[(name, fields), …])`.
+
+        One that says nothing (no fields), or whose message is refused, is not heard; one whose neighbours all said
+        nothing has nothing to do.
+        """
+
+
+class StepOwner:
+    """Something with steps: a method, or what a run needs beside it."""
+
+    sends: ClassVar[Declared] = {}
+    """Every field that ever leaves a client: its kind, and what it must be (see `fields`). Sending anything else is
+    an error. May be a property, where it depends on settings."""
+    tells: ClassVar[Mapping[str, Kind]] = {}
+    """The kinds of what the server sends, for the ledger (default: as in `sends`, else control)."""
+
+    def kinds_up(self) -> dict[str, Kind]:
+        return kinds_of(self.sends)
+
+    def kinds_down(self) -> dict[str, Kind]:
+        return {**self.kinds_up(), **self.tells}
+
+
+class Method(StepOwner):
     """A federated algorithm. Subclass it, declare, write client steps and `round`."""
 
     name: ClassVar[str]
     summary: ClassVar[str] = ""
-    sends: ClassVar[Mapping[str, Kind]] = {}
-    """Every field that ever leaves a client, and its kind. Sending anything else is an error."""
-    tells: ClassVar[Mapping[str, Kind]] = {}
-    """The kinds of what the server sends, for the ledger (default: as in `sends`, else control)."""
     server: ClassVar[bool] = True
     """Whether a server takes part in learning (a peer-to-peer method says False)."""
     final_stage: ClassVar[str] = ""
@@ -97,7 +183,11 @@ class Method:
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What the federation must have; may depend on the settings."""
+        """What the federation must have; may depend on the settings.
+
+        `need.unless("method.global=false")` also says which setting would do without, for the message where it is
+        not met.
+        """
         return frozenset()
 
     @property
@@ -127,13 +217,32 @@ class Method:
     def personalise(self, me: Client, model: nn.Module) -> None:
         """Make of the served weights in `model` what this client really uses."""
 
-    def kinds_down(self) -> Mapping[str, Kind]:
-        return {**self.sends, **self.tells}
+
+@overload
+def client_step(step: AnyStep) -> AnyStep: ...
+@overload
+def client_step(*, sends: Sequence[str]) -> Callable[[AnyStep], AnyStep]: ...
+def client_step(step: Step | None = None, *, sends: Sequence[str] = ()) -> Any:
+    """Mark a method's function as a step that the fleet can run on clients.
+
+    sends: the fields that every reply of this step must have; a reply without one of them is refused. (Those that
+        `sends` of the method does not declare, with the settings as they are, do not count.)
+    """
+
+    def mark(step: AnyStep) -> AnyStep:
+        step.is_client_step = True  # type: ignore[attr-defined]
+        step.required = tuple(sends)  # type: ignore[attr-defined]
+        return step
+
+    return mark if step is None else mark(step)
 
 
-def client_step(step: AnyStep) -> AnyStep:
-    """Mark a method's function as a step that `fleet.ask` can run on clients."""
-    step.is_client_step = True  # type: ignore[attr-defined]
+def server_step(step: AnyStep) -> AnyStep:
+    """Mark a method's function as a part of the server's work that `server.spread` can run on all cores.
+
+    It gets an `Assistant` and the fields of a job, and gives a dictionary of fields. It keeps nothing.
+    """
+    step.is_server_step = True  # type: ignore[attr-defined]
     return step
 
 
@@ -146,7 +255,8 @@ def reads_only(step: AnyStep) -> AnyStep:
 def stacks(together: Step) -> Callable[[AnyStep], AnyStep]:
     """Give a client step a twin that runs several clients of one architecture at once, stacked in one tensor.
 
-    The twin gets a list of clients and gives a list of replies. Whether it is used is part of a run's config.
+    The twin gets a list of clients and of their payloads and gives a list of replies, or None if these cannot be
+    stacked after all: then they run one by one. Whether it is used is part of a run's config.
     """
 
     def mark(step: AnyStep) -> AnyStep:
@@ -154,58 +264,6 @@ def stacks(together: Step) -> Callable[[AnyStep], AnyStep]:
         return step
 
     return mark
-
-
-class Examination(Method):
-    """The steps with which a run looks at its models. Every method's run has them."""
-
-    name = "examination"
-    sends: ClassVar[Mapping[str, Kind]] = {
-        MEASURED: Kind.METRICS,
-        NOTED: Kind.METRICS,
-        "weights": Kind.WEIGHTS,
-    }
-
-    def __init__(self, subject: Method) -> None:
-        super().__init__(self.Settings(), subject.training)
-        self.subject = subject
-
-    @client_step
-    @reads_only
-    def examine(
-        self,
-        me: Client,
-        weights: Weights | None = None,
-        models: Mapping[str, Weights] | None = None,
-        part: tuple[int, int] | None = None,
-    ) -> Fields:
-        """Score the model that the client uses on its own data and (a part of) the test set.
-
-        Or the models it is sent, one an architecture: of several, the mean of their logits.
-        """
-        model = self.used(me, weights) if models is None else self.together(me, models)
-        return {MEASURED: {"": me.examine(model, slice(*part) if part else slice(None))}}
-
-    @client_step
-    @reads_only
-    def final_model(self, me: Client, weights: Weights | None = None) -> Fields:
-        """The model the client uses, to be written into the run directory (never asked of a deployed node)."""
-        return {"weights": learn.weights_of(self.used(me, weights))}
-
-    def used(self, me: Client, weights: Weights | None) -> nn.Module:
-        """The client's own model; or the weights it is served, with what it adds to them."""
-        if weights is None:
-            return me.model
-        model = self.together(me, {me.facts.architecture: weights})
-        self.subject.personalise(me, model)
-        return model
-
-    def together(self, me: Client, models: Mapping[str, Weights]) -> nn.Module:
-        members = []
-        for architecture, weights in models.items():
-            members.append(me.scratch_model(architecture))
-            learn.load_weights(members[-1], weights)
-        return members[0] if len(members) == 1 else learn.Ensemble(members)
 
 
 _registered: dict[str, type[Method]] = {}
@@ -236,11 +294,11 @@ def find(name: str) -> type[Method]:
     return known[name]
 
 
-def check_declared(method: Method, fields: Iterable[str], step: str) -> None:
+def check_declared(owner: StepOwner, fields: Iterable[str], step: str) -> None:
     """Only declared knowledge leaves a client: checked on its side, before anything is encoded."""
     for field in fields:
-        if field not in method.sends and field not in (MEASURED, NOTED):
+        if field not in owner.sends:
             raise MethodError(
-                f"{type(method).__name__}.{step} would send '{field}', which its `sends` does not declare"
-                f" (declared: {', '.join(method.sends) or 'nothing'})"
+                f"{type(owner).__name__}.{step} would send '{field}', which its `sends` does not declare"
+                f" (declared: {', '.join(owner.sends) or 'nothing'})"
             )

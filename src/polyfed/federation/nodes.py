@@ -7,22 +7,26 @@ resumed without a method's help.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from polyfed import learn
 from polyfed.data import Rows
-from polyfed.federation.message import Weights
-from polyfed.models import Budget, memory_format
+from polyfed.federation.message import Fields, Weights
+from polyfed.federation.shelf import Shelf
+from polyfed.learn import Training
+from polyfed.models import memory_format
 from polyfed.seeds import Seeds
 
 State: TypeAlias = dict[str, Any]
 Measurement: TypeAlias = dict[str, list[int]]
+"""[right, of] by part: the client's own validation and test rows, and (a part of) the whole test set."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,46 @@ class Moment:
     measuring: bool = False
 
 
+class ScratchModels(Protocol):
+    """Models to work with inside a step."""
+
+    def __call__(self, architecture: str, place: int = 0) -> nn.Module:
+        """A model of a named architecture with the common initial weights, ready to be trained; nothing of it lasts.
+
+        place: two of one architecture are asked for by two places.
+        """
+
+
+class Observer(Protocol):
+    """Looks at models for a client: evaluation's part of a step."""
+
+    def scores(self, me: Client, model: nn.Module, whole: slice) -> Measurement:
+        """[right, of] on the client's own validation and test rows, and on (a part of) the whole test set."""
+
+    def local_loss(self, me: Client, batch: int) -> float:
+        """The cross-entropy of the client's model on a batch of its own training data."""
+
+
+class NodeTensors:
+    """Rows as tensors, on the node's device and in the layout that a model is fastest with."""
+
+    device: torch.device
+
+    def tensors(self, rows: Rows, model: nn.Module | None = None) -> tuple[Tensor, Tensor]:
+        """Inputs (normalised, in the layout of this model, by default the node's own) and labels."""
+        return rows.tensors(self._layout(model), self.device)
+
+    def inputs(self, rows: Rows, model: nn.Module | None = None) -> Tensor:
+        """Inputs alone, for public data whose labels are absent or not to be used."""
+        return rows.inputs(self._layout(model), self.device)
+
+    def _layout(self, model: nn.Module | None) -> torch.memory_format:
+        chosen = getattr(self, "model", None) if model is None else model
+        return memory_format(chosen) if chosen is not None else torch.contiguous_format
+
+
 @dataclass
-class Client:
+class Client(NodeTensors):
     """One participant: its own model, its own data, its own memory.
 
     `memory` may hold tensors, numbers, texts, and lists and dictionaries of these.
@@ -72,13 +114,16 @@ class Client:
     data: Holdings
     seeds: Seeds
     device: torch.device
-    scratch_model: Callable[[str], nn.Module]
-    """A model of a named architecture to work with inside a step: load weights first, nothing of it lasts."""
-    budget: Budget = field(default_factory=Budget)
+    scratch_model: ScratchModels
+    """`me.scratch_model("lenet5")`: a model to work with inside a step; nothing of it lasts."""
+    observer: Observer
+    run_training: Training = field(default_factory=Training)
+    shape: tuple[int, ...] = ()
+    """Of one input, as a model sees it."""
     outputs: int = 0
     """How many outputs every model of the federation has."""
-    answers: int | None = None
-    """How many of the first outputs an answer is chosen among when the client is scored; None is all."""
+    classes: int = 0
+    """How many classes the private data have: the first of the outputs."""
     memory: State = field(default_factory=dict)
     moment: Moment = field(default_factory=lambda: Moment(0, 0))
     measured: dict[str, Measurement] = field(default_factory=dict)
@@ -88,6 +133,15 @@ class Client:
     @property
     def name(self) -> str:
         return self.facts.name
+
+    @property
+    def round(self) -> int:
+        return self.moment.round
+
+    @property
+    def training(self) -> Training:
+        """How the client trains in this round: the run's settings, with the learning rate that is left by now."""
+        return self.run_training.in_round(self.moment.round)
 
     @property
     def train(self) -> Rows:
@@ -105,14 +159,6 @@ class Client:
         assert self.data.own_public is not None
         return self.data.own_public
 
-    def tensors(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Inputs (normalised, in the layout that this client's model is fastest with) and labels."""
-        return rows.tensors(memory_format(self.model), self.device)
-
-    def inputs(self, rows: Rows) -> Tensor:
-        """Inputs alone, for public data whose labels are absent or not to be used."""
-        return rows.inputs(memory_format(self.model), self.device)
-
     def rng(self, purpose: str) -> torch.Generator:
         """The random stream of this purpose for this client, in this round, in this step."""
         if purpose not in self._streams:
@@ -126,33 +172,22 @@ class Client:
         On the client's own validation and test rows, and on the whole test set unless that is not wanted.
         """
         if self.moment.measuring:
-            self.measured[stage] = self.examine(self.model, slice(None) if whole else slice(0))
+            self.measured[stage] = self.observer.scores(self, self.model, slice(None) if whole else slice(0))
 
     def note(self, name: str, value: Tensor | float) -> None:
         """Record a number, such as a loss (costs nothing in rounds not evaluated); the mean over clients is kept."""
         if self.moment.measuring:
             self.noted[name] = value.item() if isinstance(value, Tensor) else value
 
-    def note_local_loss(self, batch: int) -> None:
+    def note_local_loss(self) -> None:
         """Record the model's cross-entropy on a batch of its own training data (in rounds that are evaluated)."""
         if self.moment.measuring and len(self.train):
-            x, y = self.tensors(self.train)
-            rows = torch.randperm(len(y), generator=self.rng("local loss"))[:batch]
-            self.note("local-loss", F.cross_entropy(learn.predict(self.model, learn.take(x, rows)), y[rows]))
+            self.note("local-loss", self.observer.local_loss(self, self.training.batch))
 
-    def examine(self, model: nn.Module, whole: slice = slice(None)) -> Measurement:
-        """[right, of] on the own validation and test rows, and on (a part of) the whole test set."""
-        parts = {
-            "validation": self.data.whole_validation or self.data.validation,
-            "own": self.data.test,
-            "whole": self.data.whole_test[whole],
-        }
-        with learn.evaluating(model):
-            return {
-                name: learn.score(model, *self.tensors(rows), self.answers)
-                for name, rows in parts.items()
-                if len(rows)
-            }
+    def report(self) -> Fields:
+        """What was measured and noted in this step: it travels beside the reply."""
+        found: dict[str, Any] = {"measured": self.measured, "noted": self.noted}
+        return {name: value for name, value in found.items() if value}
 
     def enter(self, moment: Moment) -> None:
         """Begin a step: fresh random streams, nothing measured yet, no gradients or modes left from the last one."""
@@ -179,13 +214,75 @@ class Client:
             self.memory = state["memory"]
 
 
-class Roster(Sequence[Facts]):
-    """What every client declared. Facts are made when asked for: a million clients are two arrays."""
+@dataclass
+class Assistant(NodeTensors):
+    """What a server step works with, on whichever worker it runs: public data and models, nothing that lasts."""
 
-    def __init__(self, samples: Sequence[int], architectures: Sequence[str], which: Any) -> None:
+    device: torch.device
+    scratch_model: ScratchModels
+    shape: tuple[int, ...]
+    outputs: int
+    classes: int
+    public: Rows | None
+    test: Rows
+    """The whole test set, for evaluation alone."""
+
+
+class Names(Sequence[str]):
+    """The clients' names: those given, or `client-0`, `client-1` … made when asked for."""
+
+    def __init__(self, count: int, given: Sequence[str] | None = None) -> None:
+        self.given = None if given is None else tuple(given)
+        self._count = count
+        self._places = {name: place for place, name in enumerate(self.given or ())}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return f"client-{int(index)}" if self.given is None else self.given[index]
+
+    def index(self, name: str, *_: Any) -> int:
+        """The number of the client with this name; a `ValueError` if there is none."""
+        if self.given is not None:
+            place = self._places.get(name, -1)
+        else:
+            number = name.removeprefix("client-")
+            place = int(number) if number.isdecimal() else -1
+        if not 0 <= place < len(self) or self[place] != name:
+            raise ValueError(f"no client is called '{name}'")
+        return place
+
+    def __contains__(self, name: object) -> bool:
+        try:
+            self.index(str(name))
+        except ValueError:
+            return False
+        return True
+
+
+class Roster(Sequence[Facts]):
+    """What every client declared. Facts are made when asked for: a million clients are two arrays.
+
+    which: for each client the place of its architecture in `architectures`.
+    names: the clients' names; `client-0`, `client-1` … by default.
+    """
+
+    def __init__(
+        self,
+        samples: Sequence[int] | NDArray[np.int64],
+        architectures: Sequence[str],
+        which: Sequence[int] | NDArray[np.int64],
+        names: Sequence[str] | None = None,
+    ) -> None:
         self._samples = samples
         self.architectures = tuple(architectures)
-        self._which = which
+        self.which = np.asarray(which)
+        self.names = names if isinstance(names, Names) else Names(len(samples), names)
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -196,17 +293,36 @@ class Roster(Sequence[Facts]):
         if not 0 <= index < len(self):
             raise IndexError(index)
         index = int(index)
-        return Facts(index, client_name(index), int(self._samples[index]), self.architecture(index))
+        return Facts(index, self.name(index), int(self._samples[index]), self.architecture(index))
+
+    def name(self, index: int) -> str:
+        return str(self.names[index])
 
     def architecture(self, index: int) -> str:
-        return self.architectures[int(self._which[index])]
+        return self.architectures[int(self.which[index])]
 
     def __iter__(self) -> Iterator[Facts]:
         return (self[index] for index in range(len(self)))
 
 
+class Workers(Protocol):
+    """All of the engine's workers, for the server's own work."""
+
+    def spread(
+        self, step: Callable[..., Any], jobs: Iterable[Fields], payload: Fields
+    ) -> Iterator[dict[str, Any]]:
+        """Run a server step for each job; results in the order of the jobs."""
+
+
+class ServerObserver(Protocol):
+    """Looks at the server's models: evaluation's part of a round."""
+
+    def measure(self, stage: str, models: Mapping[str, Weights]) -> None:
+        """Record the accuracy on the whole test set of a model, or of several as an ensemble."""
+
+
 @dataclass
-class Server:
+class Server(NodeTensors):
     """The server's side: a model or none, memory, the public set or none, and the roster.
 
     A peer-to-peer method has a server with nothing in it.
@@ -216,36 +332,53 @@ class Server:
     seeds: Seeds
     device: torch.device
     build: Callable[[str], nn.Module]
+    shape: tuple[int, ...]
+    """Of one input, as a model sees it."""
     outputs: int
     """How many outputs every model of the federation has."""
+    classes: int
+    """How many classes the private data have: the first of the outputs."""
     model: nn.Module | None = None
     architecture: str | None = None
     public: Rows | None = None
-    everyone: Rows | None = None
     memory: State = field(default_factory=dict)
+    """Saved whole at every checkpoint: for little. Much (a model for each client) belongs on the shelf."""
+    shelf: Shelf = field(default_factory=Shelf)
     round: int = 0
-    take_measure: Callable[[str, Mapping[str, Weights]], None] | None = None
+    workers: Workers | None = None
+    observer: ServerObserver | None = None
 
     def rng(self, purpose: str) -> torch.Generator:
         """The server's random stream of this purpose in this round."""
         return self.seeds.torch(purpose, "server", self.round)
 
-    def inputs(self, rows: Rows, model: nn.Module) -> Tensor:
-        """Inputs in the layout that this model is fastest with."""
-        return rows.inputs(memory_format(model), self.device)
+    def spread(
+        self, step: Callable[..., Any], jobs: Iterable[Fields], **payload: Any
+    ) -> Iterator[dict[str, Any]]:
+        """Run a server step for each of these jobs, on all of the engine's workers; results in the jobs' order.
+
+            for answer in server.spread(self.answer, [{"weights": w} for w in models], rows=rows): …
+
+        step: a function of the method marked with `@server_step`; it gets an `Assistant`, the payload and the job's
+            fields. Bit-equal to doing it in place.
+        jobs: fields for each; taken as workers get free, so they can come from a stream of replies.
+        payload: what goes to every job, sent to each worker once.
+        """
+        assert self.workers is not None, "a server works within a run"
+        return self.workers.spread(step, jobs, payload)
 
     def measure(self, stage: str, models: Mapping[str, Weights] | None = None) -> None:
         """Record the accuracy on the whole test set at this stage of the round: of the server's model.
 
-        models: or of these, one an architecture, as an ensemble that answers with the mean of their logits.
+        models: or of these, one per architecture, as an ensemble that answers with the mean of their logits.
         """
         if models is None and self.model is not None and self.architecture is not None:
             models = {self.architecture: learn.weights_of(self.model)}
-        if self.take_measure is not None and models:
-            self.take_measure(stage, models)
+        if self.observer is not None and models:
+            self.observer.measure(stage, models)
 
     def shared_weights(self) -> dict[str, Weights]:
-        """One set of weights an architecture, kept in memory; at first the common initial ones."""
+        """One set of weights per architecture, kept in memory; at first the common initial ones."""
         kept: dict[str, Weights] = self.memory.setdefault("weights", {})
         if not kept:
             for architecture in self.roster.architectures:
@@ -271,8 +404,3 @@ def _copied(value: Any) -> Any:
     if isinstance(value, list):
         return [_copied(item) for item in value]
     return copy.deepcopy(value)
-
-
-def client_name(index: int) -> str:
-    """The name of the client with this number: `client-3`."""
-    return f"client-{index}"

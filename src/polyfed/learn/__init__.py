@@ -1,8 +1,9 @@
 """Plain PyTorch learning: takes models and tensors, knows nothing of federations."""
 
-from polyfed.learn.distil import distil
-from polyfed.learn.evaluate import Ensemble, evaluating, predict, score
+from polyfed.learn.distillation import distil
+from polyfed.learn.evaluate import EVALUATION_BATCH, Ensemble, evaluating, predict, score
 from polyfed.learn.flat import flat_gradient, flat_step
+from polyfed.learn.learner import Learner, batch_count, batches, draw_batch
 from polyfed.learn.losses import (
     Distillation,
     are_probabilities,
@@ -13,11 +14,14 @@ from polyfed.learn.losses import (
     soften,
 )
 from polyfed.learn.projection import project, project_both
-from polyfed.learn.stacked import can_stack, supervised_together
+from polyfed.learn.proximal import Proximal
+from polyfed.learn.stacked import can_stack, can_stack_loss, supervised_together
 from polyfed.learn.statistics import recompute_statistics
-from polyfed.learn.supervised import ExtraLoss, supervised
-from polyfed.learn.training import Training, freeze_norms, take
+from polyfed.learn.supervision import ExtraLoss, supervised
+from polyfed.learn.training import Training, freeze_norms, logits_of, take
+from polyfed.learn.trial import prefers_channels_last, worth_stacking
 from polyfed.learn.weights import (
+    TableMean,
     WeightedMean,
     is_statistic,
     load_weights,
@@ -28,15 +32,23 @@ from polyfed.learn.weights import (
 )
 
 __all__ = [
+    "EVALUATION_BATCH",
     "Distillation",
     "Ensemble",
     "ExtraLoss",
+    "Learner",
+    "Proximal",
+    "TableMean",
     "Training",
     "WeightedMean",
     "are_probabilities",
+    "batch_count",
+    "batches",
     "can_stack",
+    "can_stack_loss",
     "cross_entropy",
     "distil",
+    "draw_batch",
     "entropy",
     "evaluating",
     "flat_gradient",
@@ -46,10 +58,12 @@ __all__ = [
     "kl",
     "knowledge_loss",
     "load_weights",
+    "logits_of",
     "make_ready",
     "named_tensors",
     "norm_entries",
     "predict",
+    "prefers_channels_last",
     "project",
     "project_both",
     "recompute_statistics",
@@ -59,4 +73,5 @@ __all__ = [
     "supervised_together",
     "take",
     "weights_of",
+    "worth_stacking",
 ]

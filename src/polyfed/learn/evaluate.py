@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
 
+from polyfed.models import in_mode
+
 EVALUATION_BATCH = 256  # small enough to stay in a core's cache with the models of this field
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> AbstractContextManager[None]:
     """Evaluation mode; afterwards every layer is in the mode it was in."""
-    trained = [module for module in model.modules() if module.training]
-    for module in trained:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in trained:
-            module.training = True
+    return in_mode(model, training=False)
 
 
 class Ensemble(nn.Module):
-    """Several models that answer as one, with the mean of their logits."""
+    """Several models as one, whose logits are the mean of theirs."""
 
     def __init__(self, members: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -41,10 +35,10 @@ def predict(model: nn.Module, x: Tensor, batch: int = EVALUATION_BATCH) -> Tenso
         return torch.cat([model(part) for part in x.split(batch)])
 
 
-def score(model: nn.Module, x: Tensor, y: Tensor, answers: int | None = None) -> list[int]:
+def score(model: nn.Module, x: Tensor, y: Tensor, among: int | None = None) -> list[int]:
     """[right, of]: how many rows the model classifies correctly, of how many.
 
-    answers: choose among so many of the first outputs only.
+    among: how many of the first outputs the model may choose among; None is all.
     """
-    right = int((predict(model, x)[:, :answers].argmax(dim=1) == y).sum())
+    right = int((predict(model, x)[:, :among].argmax(dim=1) == y).sum())
     return [right, len(y)]

@@ -9,7 +9,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from polyfed.learn.training import Training, make_optimiser
+from polyfed.learn.optimiser import Optimiser
+from polyfed.learn.training import Training
 from polyfed.learn.weights import parameters_of
 
 
@@ -48,26 +49,22 @@ def flat_step(
             }
         optimiser.step()
         whole.grad = None
-        memory["moments"] = {
-            name: value for name, value in optimiser.state[whole].items() if value is not None
-        }
+        memory["moments"] = dict(optimiser.state[whole])
         pieces = weights.split([parameter.numel() for parameter in parameters])
         for parameter, piece in zip(parameters, pieces, strict=True):
             parameter.copy_(piece.view(parameter.shape))
 
 
-_Ready = tuple[Training, nn.Parameter, torch.optim.Optimizer]
+_Ready = tuple[Training, nn.Parameter, Optimiser]
 _ready: WeakKeyDictionary[nn.Module, _Ready] = WeakKeyDictionary()
 
 
-def _optimiser(
-    model: nn.Module, weights: Tensor, training: Training
-) -> tuple[nn.Parameter, torch.optim.Optimizer]:
+def _optimiser(model: nn.Module, weights: Tensor, training: Training) -> tuple[nn.Parameter, Optimiser]:
     """A model's optimiser over one vector, made once: to make one takes as long as a small model's step."""
     ready = _ready.get(model)
     if ready is None or ready[0] is not training or ready[1].shape != weights.shape:
         whole = nn.Parameter(weights)
-        ready = _ready[model] = training, whole, make_optimiser([whole], training)
+        ready = _ready[model] = training, whole, Optimiser([whole], training)
     return ready[1], ready[2]
 
 

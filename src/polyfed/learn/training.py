@@ -1,9 +1,9 @@
-"""How a model is trained: the settings, the optimiser they name, and the batches they cut."""
+"""How a model is trained: the settings, and the batches that are cut."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -22,10 +22,12 @@ class Training(BaseModel):
     steps: Annotated[int, Field(ge=1)] | None = None
     """Exactly so many batches instead of whole epochs, the same for every client (as in FedKF's code)."""
     batch: Annotated[int, Field(ge=1)] = 32
-    """Samples a batch; a client with fewer trains on one batch of what it has."""
+    """Samples per batch; a client with fewer trains on one batch of what it has."""
     optimiser: Literal["sgd", "adam", "amsgrad", "adamw"] = "sgd"
     lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
     """Learning rate; typically 0.01 to 0.1 for sgd, 1e-4 to 1e-3 for the others."""
+    decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The learning rate is multiplied by this after every round; typically 0.99 to 1."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     clip: Annotated[float, Field(gt=0)] | None = None
@@ -34,6 +36,12 @@ class Training(BaseModel):
     """Flip and pad-crop each batch (images only)."""
     keep_optimiser: bool = False
     """Carry the optimiser's moments over to the client's next round (needs a method whose clients keep memory)."""
+
+    def in_round(self, number: int) -> Self:
+        """These settings as they are in a round (from 1): with the learning rate that is left by then."""
+        if self.decay == 1.0 or number <= 1:
+            return self
+        return self.model_copy(update={"lr": self.lr * self.decay ** (number - 1)})
 
     def batches(self, samples: int, *, merge_single: bool = False) -> int:
         """How many batches a client with so many samples trains on (see `shuffled_batches`)."""
@@ -45,47 +53,6 @@ class Training(BaseModel):
         return self.steps if self.steps is not None else self.epochs * per_epoch
 
 
-def make_optimiser(parameters: Iterable[nn.Parameter], training: Training) -> torch.optim.Optimizer:
-    """The optimiser that the settings name. Fused kernels: they measured fastest on every device."""
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
-    common: dict[str, Any] = {"lr": training.lr, "weight_decay": training.weight_decay, "fused": True}
-    if training.optimiser == "sgd":
-        return torch.optim.SGD(trained, momentum=training.momentum, **common)
-    if training.optimiser == "adamw":
-        return torch.optim.AdamW(trained, **common)
-    return torch.optim.Adam(trained, amsgrad=training.optimiser == "amsgrad", **common)
-
-
-def recall(optimiser: torch.optim.Optimizer, memory: MutableMapping[str, Any] | None) -> None:
-    """Give an optimiser back the moments that `remember` kept."""
-    kept = (memory or {}).get("optimiser")
-    if kept:
-        groups = optimiser.state_dict()["param_groups"]
-        parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
-        state = {
-            int(index): {name: _laid_out_as(value, parameters[int(index)]) for name, value in moments.items()}
-            for index, moments in kept.items()
-        }
-        optimiser.load_state_dict({"state": state, "param_groups": groups})
-
-
-def _laid_out_as(moment: Any, parameter: Tensor) -> Any:
-    """Fused kernels walk through memory: a moment must be laid out as its parameter is (channels-last, say)."""
-    if isinstance(moment, Tensor) and moment.shape == parameter.shape:
-        return torch.empty_like(parameter, dtype=moment.dtype).copy_(moment)
-    return moment
-
-
-def remember(optimiser: torch.optim.Optimizer, memory: MutableMapping[str, Any] | None) -> None:
-    """Keep an optimiser's moments in a client's memory."""
-    if memory is not None:
-        state = optimiser.state_dict()["state"]
-        memory["optimiser"] = {
-            str(index): {name: value for name, value in moments.items() if value is not None}
-            for index, moments in state.items()
-        }
-
-
 def has_batch_norm(model: nn.Module) -> bool:
     return any(isinstance(module, BATCH_NORMS) for module in model.modules())
 
@@ -95,6 +62,14 @@ def freeze_norms(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, BATCH_NORMS):
             module.eval()
+
+
+def logits_of(model: nn.Module, x: Tensor) -> Tensor:
+    """A model's logits of a batch in training, which may be a single row."""
+    if len(x) == 1:
+        freeze_norms(model)
+    logits: Tensor = model(x)
+    return logits
 
 
 def take(x: Tensor, rows: Tensor) -> Tensor:

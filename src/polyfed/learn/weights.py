@@ -78,7 +78,7 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, partly: boo
     with torch.no_grad():
         for name, tensor in weights.items():
             if not isinstance(tensor, Tensor):
-                raise ModelError(f"weights '{name}' are no tensor")
+                raise ModelError(f"weights '{name}' are not a tensor")
             if own[name].shape != tensor.shape:
                 raise ModelError(
                     f"weights of another size: '{name}' is {tuple(tensor.shape)},"
@@ -109,9 +109,7 @@ class WeightedMean:
     is taken.
     """
 
-    def __init__(self, like: Mapping[str, Tensor] | None = None) -> None:
-        """`like` says which names and shapes are expected; without, the first ones say it."""
-        self._like = like
+    def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
         self._dtypes: dict[str, torch.dtype] = {}
         self.total = 0.0
@@ -138,8 +136,8 @@ class WeightedMean:
     def _check(self, weights: Mapping[str, Tensor]) -> None:
         if not isinstance(weights, Mapping) or not weights:
             raise ModelError("no weights at all")
-        expected = self._sums or self._like
-        if expected is None:
+        expected = self._sums
+        if not expected:
             return
         if weights.keys() != expected.keys():
             raise ModelError("weights with other names than the model's")
@@ -153,3 +151,21 @@ class WeightedMean:
             name: (total / self.total if total.is_floating_point() else total).to(self._dtypes[name])
             for name, total in self._sums.items()
         }
+
+
+class TableMean:
+    """The mean of tables as they come, in their own precision: logits, probabilities."""
+
+    def __init__(self) -> None:
+        self._sum: Tensor | None = None
+        self.total = 0.0
+
+    def add(self, table: Tensor, share: float) -> None:
+        """Add one table with its share."""
+        self.total += share
+        self._sum = table * share if self._sum is None else self._sum + table * share
+
+    def result(self) -> Tensor:
+        """The mean of what was added."""
+        assert self._sum is not None
+        return self._sum / self.total

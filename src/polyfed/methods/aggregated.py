@@ -5,17 +5,10 @@ each round:  every client k:  w_k ← SGD(w_k, D_k ∪ D_public)      nothing tr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from polyfed import learn
-from polyfed.federation.message import Fields
-from polyfed.federation.method import Method, Need, client_step, register
-from polyfed.federation.nodes import Client, Server
-
-if TYPE_CHECKING:
-    from polyfed.federation.fleet import Fleet
+from polyfed.federation import Client, Fields, Fleet, Method, Need, Server, client_step, register
 
 
 @register
@@ -34,8 +27,8 @@ class Aggregated(Method):
     def train(self, me: Client) -> Fields:
         own, public = me.tensors(me.train), me.tensors(me.public)
         x, y = (torch.cat(parts) for parts in zip(own, public, strict=True))
-        learn.supervised(me.model, x, y, self.training, me.rng("batches"), memory=me.memory)
-        me.note_local_loss(self.training.batch)
+        learn.supervised(me.model, x, y, me.training, me.rng("batches"), memory=me.memory)
+        me.note_local_loss()
         return {}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:

@@ -1,9 +1,9 @@
 """Cronus (Chang et al., "Robust and Heterogeneous Collaborative Learning with Black-Box Knowledge Transfer", 2019).
 
     each round:
-        client:  p_k ← probabilities of M_k on this round's public rows
+        answer:  every client k:  p_k ← probabilities of M_k on this round's public rows
         server:  p̂ ← robust mean of p_k, row by row
-        client:  M_k ← train on D_k and on the public rows with p̂ for labels, mixed
+        update:  every client k:  M_k ← train on D_k and on the public rows with p̂ for labels, mixed → "updated"
 
 The robust mean is the spectral filter of Diakonikolas et al. 2017: as long as the answers vary too much along one
 direction, the one that lies farthest out along it goes. A poisoned minority cannot move the result by more than the
@@ -13,7 +13,7 @@ honest answers themselves differ. There is no author code. Before the first roun
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -21,17 +21,24 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polyfed import learn
-from polyfed.federation.message import Fields, Kind
-from polyfed.federation.method import client_step, register
-from polyfed.federation.nodes import Client, Server
+from polyfed.federation import (
+    Client,
+    Fields,
+    Fleet,
+    Kind,
+    Method,
+    Need,
+    Probabilities,
+    Server,
+    client_step,
+    reads_only,
+    register,
+)
 from polyfed.learn import Distillation, Training
-from polyfed.methods.public_distillation import ThroughPublic, ThroughPublicSettings
-
-if TYPE_CHECKING:
-    from polyfed.federation.fleet import Fleet
+from polyfed.methods import public_distillation as public
 
 
-class CronusSettings(ThroughPublicSettings):
+class CronusSettings(public.PublicDistillationSettings):
     poisoned: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
     """ε, the share of clients that may be bad; at most 2ε of the answers are left out of a row's mean."""
     variance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.02
@@ -43,38 +50,57 @@ class CronusSettings(ThroughPublicSettings):
 
 
 @register
-class Cronus(ThroughPublic):
+class Cronus(Method):
     """Clients learn from a mean of their probabilities on public data that a poisoned minority cannot move."""
 
     name = "cronus"
     summary = "a robust mean of the clients' probabilities on public data teaches (Chang et al. 2019)"
-    sends: ClassVar = {"posteriors": Kind.POSTERIORS}
-    answers = "posteriors"
+    sends: ClassVar = {"posteriors": Probabilities("rows", "outputs")}
+    tells: ClassVar = {"rows": Kind.INDICES}
     final_stage = "updated"
     Settings = CronusSettings
     settings: CronusSettings
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return self.settings.needs()
+
+    @client_step
+    def initialise(self, me: Client) -> Fields:
+        public.train_first(me, self.settings.private_training)
+        me.measure("initial")
+        return {}
+
+    @client_step(sends=("posteriors",))
+    @reads_only
+    def answer(self, me: Client, rows: Tensor) -> Fields:
+        return {"posteriors": learn.soften(public.logits_on(me, rows), self.settings.distil.temperature)}
 
     @client_step
     def update(self, me: Client, rows: Tensor, posteriors: Tensor) -> Fields:
         """One training on both: the client's own rows with their labels, the public ones with the answers."""
         own, labels = me.tensors(me.train)
         x = torch.cat([own, me.inputs(me.public[rows])])
-        targets = torch.cat([F.one_hot(labels, me.outputs).float(), posteriors.float().to(me.device)])
-        settings = Distillation(**self.training.model_dump(), loss="ce")
+        targets = torch.cat([F.one_hot(labels, me.outputs).float(), posteriors.to(me.device)])
+        settings = Distillation(**me.training.model_dump(), loss="ce")
         learn.distil(
             me.model, x, targets, settings, me.rng("batches"), given="probabilities", memory=me.memory
         )
         me.measure("updated")
         return {}
 
+    def prepare(self, fleet: Fleet, server: Server) -> None:
+        if self.settings.private_training is not None:
+            fleet.ask(self.initialise, fleet.everyone())
+
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         cohort = fleet.sample()
-        rows = self.draw(server)
-        replies = fleet.stream(self.answer, cohort, rows=rows)
-        answers = torch.stack([answer for _, answer in self.collect(fleet, server, replies, rows)])
+        rows = public.draw_rows(server, self.settings.public_rows)
+        _, answers = public.gather(fleet.stream(self.answer, cohort, rows=rows), "posteriors")
         consensus = robust_mean(answers, self.settings.poisoned, self.settings.variance)
-        self.distil_server(server, rows, consensus)
-        fleet.ask(self.update, cohort, rows=rows, posteriors=self.packed(consensus))
+        if self.settings.global_:
+            public.distil_server(server, rows, consensus, self.settings.distil)
+        fleet.ask(self.update, cohort, rows=rows, posteriors=consensus)
 
 
 def robust_mean(answers: Tensor, poisoned: float, variance: float) -> Tensor:

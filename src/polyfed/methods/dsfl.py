@@ -1,11 +1,11 @@
 """DS-FL (Itahara et al., "Distillation-Based Semi-Supervised Federated Learning …", 2020).
 
     each round:
-        client:  M_k ← train on D_k                                                          → "personalised"
+        update:  every client k:  M_k ← train on D_k                                          → "personalised"
                  p_k ← probabilities of M_k on this round's public rows
         server:  p ← mean of p_k;   p̂ ← softmax(p / T)          entropy-reduction aggregation (ERA)
                  M_g ← minimise the loss to p̂                                                 → "global"
-        client:  M_k ← minimise the loss to p̂                                                 → "distilled"
+        distil:  every client k:  M_k ← minimise the loss to p̂                                → "distilled"
 
 What is sharpened are probabilities, not logits: with T = 0.1 a flat peak of 0.3 becomes 0.5, one of 0.5 becomes 0.9.
 Settings follow a public re-implementation, as the authors published no code.
@@ -13,43 +13,82 @@ Settings follow a public re-implementation, as the authors published no code.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
+from torch import Tensor
 
 from polyfed import learn
-from polyfed.federation.method import register
-from polyfed.federation.nodes import Server
+from polyfed.federation import (
+    Client,
+    Fields,
+    Fleet,
+    Kind,
+    Method,
+    Need,
+    Probabilities,
+    Server,
+    client_step,
+    register,
+)
 from polyfed.learn import Distillation
-from polyfed.methods.public_distillation import DistilsLast, ThroughPublicSettings, mean
-
-if TYPE_CHECKING:
-    from polyfed.federation.fleet import Fleet
+from polyfed.methods import local_training
+from polyfed.methods import public_distillation as public
 
 
-class DSFLSettings(ThroughPublicSettings):
+class DSFLSettings(public.PublicDistillationSettings):
     public_rows: Annotated[int, Field(ge=1)] = 1000
-    """Public rows a round, drawn anew each time; all of them if there are fewer."""
+    """Public rows per round, drawn anew each time; all of them if there are fewer."""
     sharpen: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = 0.1
     """T of the entropy reduction; null averages and leaves it at that (the paper's SA)."""
     distil: Distillation = Distillation(epochs=5, batch=50, lr=0.1, loss="kl")
 
 
 @register
-class DSFL(DistilsLast):
+class DSFL(Method):
     """Clients and server learn from the sharpened mean of the clients' probabilities on public data."""
 
     name = "dsfl"
     summary = "the sharpened mean of the clients' probabilities on public data teaches (Itahara et al. 2020)"
+    sends: ClassVar = {"posteriors": Probabilities("rows", "outputs")}
+    tells: ClassVar = {"rows": Kind.INDICES}
+    final_stage = "distilled"
     Settings = DSFLSettings
     settings: DSFLSettings
 
+    @property
+    def needs(self) -> frozenset[Need]:
+        return self.settings.needs()
+
+    @client_step
+    def initialise(self, me: Client) -> Fields:
+        public.train_first(me, self.settings.private_training)
+        me.measure("initial")
+        return {}
+
+    @client_step(sends=("posteriors",))
+    def update(self, me: Client, rows: Tensor) -> Fields:
+        local_training.train(me)
+        me.measure("personalised")
+        me.note_local_loss()
+        return {"posteriors": learn.soften(public.logits_on(me, rows), self.settings.distil.temperature)}
+
+    @client_step
+    def distil(self, me: Client, rows: Tensor, posteriors: Tensor) -> Fields:
+        public.distil_client(me, rows, posteriors, self.settings.distil)
+        me.measure("distilled")
+        return {}
+
+    def prepare(self, fleet: Fleet, server: Server) -> None:
+        if self.settings.private_training is not None:
+            fleet.ask(self.initialise, fleet.everyone())
+
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         cohort = fleet.sample()
-        rows = self.draw(server)
-        replies = fleet.stream(self.update, cohort, rows=rows)
-        average = mean(self.collect(fleet, server, replies, rows))
+        rows = public.draw_rows(server, self.settings.public_rows)
+        average = fleet.mean(self.update, cohort, "posteriors", rows=rows)
         sharpen = self.settings.sharpen
         consensus = average if sharpen is None else learn.soften(average, sharpen)
-        self.distil_server(server, rows, consensus)
-        fleet.ask(self.study, cohort, rows=rows, posteriors=self.packed(consensus))
+        if self.settings.global_:
+            public.distil_server(server, rows, consensus, self.settings.distil)
+        fleet.ask(self.distil, cohort, rows=rows, posteriors=consensus)

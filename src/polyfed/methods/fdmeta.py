@@ -4,34 +4,48 @@ Only the abstract was to be had: a loop of federated distillation in which infor
 Selection rule, losses and order are ours:
 
     each round:
-        server:  draws candidates among the public rows; keeps those of which its model is least sure
+        draw:    candidates among the public rows; those of which the server's model is least sure are kept
                  (in the first round, when it knows nothing, any)
-        client:  M_k ← train on D_k;   p_k ← probabilities of M_k on the rows kept          → "personalised"
+        update:  every client k:  M_k ← train on D_k                                        → "personalised"
+                 p_k ← probabilities of M_k on the rows kept
         server:  p̂ ← mean of p_k;   M_g ← minimise the loss to p̂                            → "global"
-        client:  M_k ← minimise the loss to p̂                                               → "distilled"
+        distil:  every client k:  M_k ← minimise the loss to p̂                              → "distilled"
 
 The server's model has learnt the ensemble's answers, so its doubt stands for the ensemble's, without anything sent.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from polyfed import learn
-from polyfed.federation.method import register
-from polyfed.federation.nodes import Server
+from polyfed.federation import (
+    Client,
+    Fields,
+    Fleet,
+    Kind,
+    Method,
+    Need,
+    Probabilities,
+    Server,
+    client_step,
+    register,
+)
 from polyfed.learn import Distillation
-from polyfed.methods.dsfl import DSFL, DSFLSettings
+from polyfed.methods import local_training
+from polyfed.methods import public_distillation as public
 
 
-class FDMetaSettings(DSFLSettings):
+class FDMetaSettings(public.PublicDistillationSettings):
     global_: Annotated[Literal[True], Field(alias="global")] = True
     """There is always a server model (`models.server`): it says which rows are informative."""
+    public_rows: Annotated[int, Field(ge=1)] = 1000
+    """Public rows kept per round."""
     sharpen: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """T of DS-FL's entropy reduction; null is the plain mean."""
     candidates: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 4.0
     """So many times `public_rows` are looked at each round."""
     sampling: Literal["entropy", "margin", "random"] = "entropy"
@@ -40,25 +54,64 @@ class FDMetaSettings(DSFLSettings):
 
 
 @register
-class FDMeta(DSFL):
+class FDMeta(Method):
     """DS-FL's loop on the public rows of which the server's model is least sure (our reading of FD-meta)."""
 
     name = "fdmeta"
     summary = "answers on the public rows that are least certain teach (our reading of Liu et al. 2022)"
+    sends: ClassVar = {"posteriors": Probabilities("rows", "outputs")}
+    tells: ClassVar = {"rows": Kind.INDICES}
+    final_stage = "distilled"
     Settings = FDMetaSettings
     settings: FDMetaSettings
 
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({Need.PUBLIC, Need.SERVER_MODEL})
+
+    @client_step
+    def initialise(self, me: Client) -> Fields:
+        public.train_first(me, self.settings.private_training)
+        me.measure("initial")
+        return {}
+
     def draw(self, server: Server) -> Tensor:
+        """This round's public rows."""
         assert server.model is not None and server.public is not None
-        order = torch.randperm(len(server.public), generator=server.rng("public rows"))
         wanted = self.settings.public_rows
         if self.settings.sampling == "random" or server.round == 1:
-            return order[:wanted].sort().values.int()
-        candidates = order[: int(wanted * self.settings.candidates)].sort().values
-        logits = learn.predict(server.model, server.inputs(server.public[candidates], server.model))
+            return public.draw_rows(server, wanted)
+        looked_at = public.shuffled_rows(server)[: int(wanted * self.settings.candidates)].sort().values
+        logits = learn.predict(server.model, server.inputs(server.public[looked_at]))
         doubt = doubts(learn.soften(logits), self.settings.sampling)
         most = doubt.argsort(descending=True, stable=True)[:wanted]
-        return candidates[most.cpu()].sort().values.int()
+        return looked_at[most.cpu()].sort().values.int()
+
+    @client_step(sends=("posteriors",))
+    def update(self, me: Client, rows: Tensor) -> Fields:
+        local_training.train(me)
+        me.measure("personalised")
+        me.note_local_loss()
+        return {"posteriors": learn.soften(public.logits_on(me, rows), self.settings.distil.temperature)}
+
+    @client_step
+    def distil(self, me: Client, rows: Tensor, posteriors: Tensor) -> Fields:
+        public.distil_client(me, rows, posteriors, self.settings.distil)
+        me.measure("distilled")
+        return {}
+
+    def prepare(self, fleet: Fleet, server: Server) -> None:
+        if self.settings.private_training is not None:
+            fleet.ask(self.initialise, fleet.everyone())
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        cohort = fleet.sample()
+        rows = self.draw(server)
+        average = fleet.mean(self.update, cohort, "posteriors", rows=rows)
+        sharpen = self.settings.sharpen
+        consensus = average if sharpen is None else learn.soften(average, sharpen)
+        public.distil_server(server, rows, consensus, self.settings.distil)
+        fleet.ask(self.distil, cohort, rows=rows, posteriors=consensus)
 
 
 def doubts(probabilities: Tensor, rule: Literal["entropy", "margin"]) -> Tensor:

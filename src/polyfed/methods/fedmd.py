@@ -3,12 +3,12 @@
 Shi, Radu & Yang, "Closing the Gap between Client and Global Model Performance in Heterogeneous Federated Learning",
 2022 (paper 000). Algorithm 1:
 
-    before:      every client k:  M_k ← train on D_p (public), then on D_k (private)             → "initial"
+    initialise:  every client k:  M_k ← train on D_p (public), then on D_k (private)             → "initial"
     each round:
         server:  draws public rows
-        client:  z_k ← logits of M_k on them
+        predict: z_k ← logits of M_k on them, on every client
         server:  ẑ ← mean of z_k;   M_g ← minimise ‖ẑ − z_g‖₁  (Eq. 1)                             → "global"
-        client:  M_k ← minimise ‖ẑ − z_k‖₁  (Eq. 1)                                                → "distilled"
+        update:  M_k ← minimise ‖ẑ − z_k‖₁  (Eq. 1), on every client                               → "distilled"
                  M_k ← train on D_k  (Eq. 2), with LwoF also Eq. 3–4                               → "personalised"
 
 `global: false` is plain FedMD. Where the public labels are other classes than the private ones, the models have an
@@ -18,21 +18,28 @@ output for each class of both (30 for CIFAR-10 and CIFAR-100's coarse labels), a
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from polyfed import learn
-from polyfed.data import Rows
-from polyfed.federation.message import Fields
-from polyfed.federation.method import Need, client_step, register
-from polyfed.federation.nodes import Client, Server
+from polyfed.federation import (
+    Client,
+    Fields,
+    Fleet,
+    Kind,
+    Method,
+    Need,
+    Server,
+    Table,
+    client_step,
+    reads_only,
+    register,
+)
 from polyfed.learn import Distillation, Training
-from polyfed.methods.public_distillation import ThroughPublic, ThroughPublicSettings, mean
-
-if TYPE_CHECKING:
-    from polyfed.federation.fleet import Fleet
+from polyfed.methods import local_training
+from polyfed.methods import public_distillation as public
 
 
 class LwoF(BaseModel):
@@ -46,7 +53,7 @@ class LwoF(BaseModel):
     """β; 1 in the paper."""
 
 
-class FedMDSettings(ThroughPublicSettings):
+class FedMDSettings(public.PublicDistillationSettings):
     global_: Annotated[bool, Field(alias="global")] = True
     """Whether the server trains a model of its own (`models.server`); false is plain FedMD."""
     public_training: Training | None = Training(epochs=10, batch=64, lr=0.1)
@@ -62,42 +69,48 @@ class FedMDSettings(ThroughPublicSettings):
 
 
 @register
-class FedMD(ThroughPublic):
+class FedMD(Method):
     """Clients and server learn from the mean of the clients' logits on public data."""
 
     name = "fedmd"
     summary = "the mean of the clients' logits on public data teaches clients and server (Shi et al. 2022)"
+    tells: ClassVar = {"rows": Kind.INDICES}
     final_stage = "personalised"
     Settings = FedMDSettings
     settings: FedMDSettings
 
     @property
-    def needs(self) -> frozenset[Need]:
-        return super().needs | ({Need.PUBLIC_LABELS} if self.settings.public_training else frozenset())
+    def sends(self) -> dict[str, Table]:  # type: ignore[override]
+        return {"logits": Table("rows", "classes" if self.settings.outputs == "private" else "outputs")}
 
-    def begin(self, me: Client) -> None:
-        """Train on the public data, then on the client's own."""
+    @property
+    def needs(self) -> frozenset[Need]:
+        labels = Need.PUBLIC_LABELS.unless("method.public_training=null")
+        return self.settings.needs() | ({labels} if self.settings.public_training is not None else set())
+
+    @client_step
+    def initialise(self, me: Client) -> Fields:
         if self.settings.public_training is not None:
             x, y = me.tensors(me.public)
             learn.supervised(me.model, x, y, self.settings.public_training, me.rng("public batches"))
-        super().begin(me)
+        public.train_first(me, self.settings.private_training)
+        me.measure("initial")
+        return {}
 
-    def answered(self, me: Client, rows: Tensor) -> Tensor:
-        return super().answered(me, rows)[:, : self.matched(me.public)]
-
-    def width(self, server: Server) -> int:
-        assert server.public is not None
-        return self.matched(server.public) or super().width(server)
-
-    def matched(self, public: Rows) -> int | None:
-        """How many of the first outputs are matched; None is all."""
-        return public.dataset.first_class or None if self.settings.outputs == "private" else None
+    @client_step(sends=("logits",))
+    @reads_only
+    def predict(self, me: Client, rows: Tensor) -> Fields:
+        matched = me.classes if self.settings.outputs == "private" else me.outputs
+        return {"logits": public.logits_on(me, rows)[:, :matched]}
 
     @client_step
     def update(self, me: Client, rows: Tensor, logits: Tensor) -> Fields:
-        """Global update, then local update."""
-        self.distil(me, rows, logits)
-        self.train(me, self.not_forgetting(me))
+        """The global update, then the local one."""
+        public.distil_client(me, rows, logits, self.settings.distil, given="logits")
+        me.measure("distilled")
+        local_training.train(me, self.not_forgetting(me))
+        me.measure("personalised")
+        me.note_local_loss()
         return {}
 
     def not_forgetting(self, me: Client) -> learn.ExtraLoss | None:
@@ -106,13 +119,12 @@ class FedMD(ThroughPublic):
         if lwof is None:
             return None
         teacher = copy.deepcopy(me.model)
-        fixed = None if self.training.augment else learn.predict(teacher, me.inputs(me.train))
+        fixed = None if me.training.augment else learn.predict(teacher, me.inputs(me.train))
 
         def regularise(_model: nn.Module, rows: Tensor, x: Tensor, logits: Tensor) -> Tensor:
             said = learn.predict(teacher, x) if fixed is None else fixed[rows]
-            return lwof.weight * learn.cross_entropy(
-                logits, learn.soften(said, lwof.temperature), lwof.temperature
-            )
+            soft = learn.soften(said, lwof.temperature)
+            return lwof.weight * learn.cross_entropy(logits, soft, lwof.temperature)
 
         return regularise
 
@@ -121,8 +133,8 @@ class FedMD(ThroughPublic):
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         cohort = fleet.sample()
-        rows = self.draw(server)
-        replies = fleet.stream(self.answer, cohort, rows=rows)
-        consensus = mean(self.collect(fleet, server, replies, rows))
-        self.distil_server(server, rows, consensus)
-        fleet.ask(self.update, cohort, rows=rows, logits=self.packed(consensus))
+        rows = public.draw_rows(server, self.settings.public_rows)
+        consensus = fleet.mean(self.predict, cohort, "logits", rows=rows)
+        if self.settings.global_:
+            public.distil_server(server, rows, consensus, self.settings.distil, given="logits")
+        fleet.ask(self.update, cohort, rows=rows, logits=consensus)

@@ -8,12 +8,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from pydantic import Field
-from torch import Tensor, nn
 
 from polyfed import learn
-from polyfed.federation.message import Weights
-from polyfed.federation.method import MethodSettings, register
-from polyfed.learn import Training
+from polyfed.federation import Client, Weights, register
 from polyfed.methods.fedavg import FedAvg, FedAvgSettings
 
 
@@ -31,16 +28,5 @@ class FedProx(FedAvg):
     Settings = FedProxSettings
     settings: FedProxSettings
 
-    def __init__(self, settings: MethodSettings, training: Training) -> None:
-        super().__init__(settings, training)
-        self.proximal = self.settings.mu
-
-    def penalty(self, weights: Weights) -> learn.ExtraLoss:
-        def pull(model: nn.Module, _rows: Tensor, _x: Tensor, _logits: Tensor) -> Tensor:
-            distances = [
-                (parameter - weights[name].to(parameter.device)).square().sum()
-                for name, parameter in model.named_parameters()
-            ]
-            return 0.5 * self.settings.mu * sum(distances[1:], start=distances[0])
-
-        return pull
+    def local_loss(self, me: Client, weights: Weights) -> learn.ExtraLoss:
+        return learn.Proximal(self.settings.mu, weights)

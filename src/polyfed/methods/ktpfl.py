@@ -2,12 +2,12 @@
 
     server:      c ← 1/N for every pair of clients          the knowledge-coefficient matrix
     each round:
-        client:  M_k ← train on D_k                                                 → "personalised"
+        update:  every client k:  M_k ← train on D_k                                → "personalised"
                  p_k ← softmax(z_k / 10) on this round's public rows
         server:  every row c_k ← one gradient step on  MSE(p_k, Σ_l c_kl p_l) + ρ MSE(c_k, 1/N),
                          then softmax(5 c_k)
                  target of client k ← Σ_l c_kl p_l
-        client:  M_k ← minimise KL(target ‖ softmax(z / 10))                        → "distilled"
+        distil:  every client k:  M_k ← minimise KL(target ‖ softmax(z / 10))       → "distilled"
 
 The cycle is that of the authors' code, which trains before the first round and last in each: a round ends here where a
 client has learnt from the others. The step size is, as there, the power of 5 that makes the mean step about 0.01. Their
@@ -20,25 +20,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from polyfed.federation.method import register
-from polyfed.federation.nodes import Facts, Server
+from polyfed import learn
+from polyfed.federation import (
+    Client,
+    Facts,
+    Fields,
+    Fleet,
+    Kind,
+    Method,
+    Need,
+    Probabilities,
+    Server,
+    client_step,
+    register,
+)
 from polyfed.learn import Distillation
-from polyfed.methods.public_distillation import DistilsLast, ThroughPublicSettings
-
-if TYPE_CHECKING:
-    from polyfed.federation.fleet import Fleet
+from polyfed.methods import local_training
+from polyfed.methods import public_distillation as public
 
 MEAN_STEP = 0.01
 SHARPNESS = 5.0
 
 
-class KTpFLSettings(ThroughPublicSettings):
+class KTpFLSettings(public.PublicDistillationSettings):
     rho: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.7
     """How strongly coefficients are held near 1/N; 0.1 to 3 in the paper."""
     distil: Distillation = Distillation(
@@ -47,20 +57,48 @@ class KTpFLSettings(ThroughPublicSettings):
 
 
 @register
-class KTpFL(DistilsLast):
+class KTpFL(Method):
     """Every client learns from its own mixture of all clients' answers; who helps whom is learnt too."""
 
     name = "ktpfl"
     summary = "every client has its own learnt mixture of all answers on public data (Zhang et al. 2021)"
+    sends: ClassVar = {"posteriors": Probabilities("rows", "outputs")}
+    tells: ClassVar = {"rows": Kind.INDICES}
+    final_stage = "distilled"
     Settings = KTpFLSettings
     settings: KTpFLSettings
 
+    @property
+    def needs(self) -> frozenset[Need]:
+        return self.settings.needs()
+
+    @client_step
+    def initialise(self, me: Client) -> Fields:
+        public.train_first(me, self.settings.private_training)
+        me.measure("initial")
+        return {}
+
+    @client_step(sends=("posteriors",))
+    def update(self, me: Client, rows: Tensor) -> Fields:
+        local_training.train(me)
+        me.measure("personalised")
+        me.note_local_loss()
+        return {"posteriors": learn.soften(public.logits_on(me, rows), self.settings.distil.temperature)}
+
+    @client_step
+    def distil(self, me: Client, rows: Tensor, posteriors: Tensor) -> Fields:
+        public.distil_client(me, rows, posteriors, self.settings.distil)
+        me.measure("distilled")
+        return {}
+
+    def prepare(self, fleet: Fleet, server: Server) -> None:
+        if self.settings.private_training is not None:
+            fleet.ask(self.initialise, fleet.everyone())
+
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        rows = self.draw(server)
-        replies = fleet.stream(self.update, fleet.sample(), rows=rows)
-        answered = list(self.collect(fleet, server, replies, rows))
-        present = [client for client, _ in answered]
-        answers = torch.stack([answer for _, answer in answered])  # clients × rows × outputs
+        rows = public.draw_rows(server, self.settings.public_rows)
+        # clients × rows × outputs
+        present, answers = public.gather(fleet.stream(self.update, fleet.sample(), rows=rows), "posteriors")
         places = places_of(server.memory, present, len(server.roster))
         table = server.memory["coefficients"]
         held = table[places][:, places]
@@ -68,9 +106,10 @@ class KTpFL(DistilsLast):
         mixtures = stepped(held / share, answers, self.settings.rho)
         table[places.unsqueeze(1), places] = mixtures * share
         targets = torch.tensordot(mixtures, answers, dims=1)
-        self.distil_server(server, rows, answers.mean(dim=0))
-        own = {client.index: target for client, target in zip(present, self.packed(targets), strict=True)}
-        fleet.ask(self.study, present, each=lambda client: {"posteriors": own[client.index]}, rows=rows)
+        if self.settings.global_:
+            public.distil_server(server, rows, answers.mean(dim=0), self.settings.distil)
+        own = {client.index: target for client, target in zip(present, targets, strict=True)}
+        fleet.ask(self.distil, present, each=lambda client: {"posteriors": own[client.index]}, rows=rows)
 
 
 def stepped(coefficients: Tensor, answers: Tensor, rho: float) -> Tensor:

@@ -5,26 +5,17 @@ each round:  every client k:  w_k ← SGD(w_k, D_k)      nothing travels
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from polyfed import learn
-from polyfed.federation.message import Fields
-from polyfed.federation.method import Method, client_step, register, stacks
-from polyfed.federation.nodes import Client, Server
-
-if TYPE_CHECKING:
-    from polyfed.federation.fleet import Fleet
+from polyfed.federation import Client, Fields, Fleet, Method, Server, client_step, register, stacks
+from polyfed.methods import local_training
 
 
-def _train_together(self: Local, us: list[Client], payloads: list[dict[str, Any]]) -> list[Fields]:
-    learn.supervised_together(
-        [me.model for me in us],
-        [me.tensors(me.train) for me in us],
-        self.training,
-        [me.rng("batches") for me in us],
-    )
+def _train_together(self: Local, us: list[Client], payloads: list[dict[str, Any]]) -> list[Fields] | None:
+    if not local_training.train_together(us):
+        return None
     for me in us:
-        me.note_local_loss(self.training.batch)
+        me.note_local_loss()
     return [{} for _ in us]
 
 
@@ -39,8 +30,8 @@ class Local(Method):
     @client_step
     @stacks(_train_together)
     def train(self, me: Client) -> Fields:
-        learn.supervised(me.model, *me.tensors(me.train), self.training, me.rng("batches"), memory=me.memory)
-        me.note_local_loss(self.training.batch)
+        local_training.train(me)
+        me.note_local_loss()
         return {}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:

@@ -5,24 +5,31 @@ each round, for every architecture a:  w_a ← SGD(w_a, D_1 ∪ … ∪ D_N)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from polyfed import learn
-from polyfed.federation.message import Fields, Kind, Weights
-from polyfed.federation.method import Method, Need, client_step, register
-from polyfed.federation.nodes import Client, Facts, Server
-
-if TYPE_CHECKING:
-    from polyfed.federation.fleet import Fleet
+from polyfed.federation import (
+    Client,
+    Facts,
+    Fields,
+    Fleet,
+    LikeWeights,
+    Method,
+    Need,
+    Server,
+    Weights,
+    client_step,
+    register,
+)
 
 
 @register
 class Pooled(Method):
-    """One model an architecture, trained on the data of all clients together."""
+    """One model per architecture, trained on the data of all clients together."""
 
     name = "pooled"
-    summary = "one model an architecture on everybody's data: the upper bound"
-    sends: ClassVar = {"weights": Kind.WEIGHTS}
+    summary = "one model per architecture on everybody's data: the upper bound"
+    sends: ClassVar = {"weights": LikeWeights("weights")}
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -32,14 +39,13 @@ class Pooled(Method):
     def keeps(self) -> frozenset[str]:
         return frozenset({"memory"} if self.training.keep_optimiser else ())
 
-    @client_step
+    @client_step(sends=("weights",))
     def train(self, me: Client, weights: Weights) -> Fields:
         """One client stands in for the data centre that trains its architecture."""
         learn.load_weights(me.model, weights)
         assert me.data.everyone is not None
-        learn.supervised(
-            me.model, *me.tensors(me.data.everyone), self.training, me.rng("batches"), memory=me.memory
-        )
+        x, y = me.tensors(me.data.everyone)
+        learn.supervised(me.model, x, y, me.training, me.rng("batches"), memory=me.memory)
         return {"weights": learn.weights_of(me.model)}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:

@@ -1,9 +1,10 @@
-"""Models by name, their features, their sizes, and who gets which.
+"""Models by name, their features, their sizes, and which client gets which.
 
     model = build("resnet20", shape=(3, 32, 32), outputs=10, generator=seeds.torch("model", "client-3"))
     features, logits = features_and_logits(model, images)
 
-`names("res*")` lists what there is; `register` adds one's own. Any `nn.Module` of the user's works as it is.
+`names("res*")` lists what there is; `register` adds your own. Any `nn.Module` of yours works as it is; set
+`channels_last = True` on it if it is faster in that memory format.
 """
 
 from __future__ import annotations
@@ -21,25 +22,23 @@ from polyfed.models import (  # noqa: F401  (each of these registers its models)
     vgg,
     wrn,
 )
-from polyfed.models.assignment import Budget, How, assign_models
+from polyfed.models.assignment import Budget, assign_models
 from polyfed.models.features import features_and_logits
 from polyfed.models.layers import Norm, Shape
 from polyfed.models.network import Network, memory_format
-from polyfed.models.probe import output_count
+from polyfed.models.probe import in_mode, output_count
 from polyfed.models.registry import build, is_known, names, register
-from polyfed.models.sizes import Row, Size, size, table
+from polyfed.models.sizes import size, table
 
 __all__ = [
     "Budget",
-    "How",
     "Network",
     "Norm",
-    "Row",
     "Shape",
-    "Size",
     "assign_models",
     "build",
     "features_and_logits",
+    "in_mode",
     "is_known",
     "memory_format",
     "names",

@@ -14,14 +14,14 @@ from polyfed.errors import ModelError, nearest
 from polyfed.models.layers import Norm, Shape
 from polyfed.models.sizes import Size, size
 
-How = Literal["round-robin", "random", "budget"]
+AssignmentRule = Literal["round-robin", "random", "budget"]
 
 NO_LIMIT = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that a client can afford; None is no limit.
+    """The most that a client can afford; None means unlimited.
 
     MACs are those of the forward pass of one input, memory is that of one training step.
     """
@@ -30,15 +30,11 @@ class Budget:
     macs: int | None = None
     memory_bytes: int | None = None
 
-    def admits(self, size: Size) -> bool:
-        """Whether a model of this size fits."""
-        return all(need <= limit for need, limit in zip(_needs(size), _limits(self), strict=True))
-
 
 def assign_models(
     names: Sequence[str],
     clients: int,
-    how: How,
+    how: AssignmentRule,
     *,
     rng: np.random.Generator,
     budgets: Sequence[Budget] | None = None,
@@ -50,11 +46,11 @@ def assign_models(
 ) -> NDArray[np.int64]:
     """For each client the index of its model in `names`.
 
-    how: 'round-robin' deals the names out in turn; 'random' draws each client's uniformly; 'budget' gives
-        each client the largest model that its budget admits (most parameters, then most MACs, then first in
+    how: 'round-robin' assigns the names in turn; 'random' draws each client's uniformly; 'budget' gives each
+        client the largest model that its budget allows (most parameters, then most MACs, then first in
         `names`), as FedKEM does (§4.4 of its paper).
-    rng: used by 'random' alone.
-    budgets: one per client; used by 'budget' alone.
+    rng: used by 'random' only.
+    budgets: assigned to the clients in turn; used by 'budget' only.
     batch: the batch size for which memory is counted.
     own: the user's modules, by those of the `names` that are not registered.
     """
@@ -70,31 +66,30 @@ def assign_models(
         raise ModelError(
             f"unknown way to assign models '{how}'; {nearest(how, ('round-robin', 'random', 'budget'))}"
         )
-    if budgets is None or len(budgets) != clients:
-        raise ModelError(
-            f"'budget' needs one budget per client: {clients} clients, {len(budgets or ())} budgets"
-        )
+    if not budgets:
+        raise ModelError(f"'budget' needs budgets to assign to the clients: {clients} clients, 0 budgets")
     sizes = [size((own or {}).get(name, name), shape, outputs, norm, batch) for name in names]
-    return _largest_that_fit(names, sizes, budgets)
+    return _largest_that_fit(names, sizes, budgets, clients)
 
 
 def _largest_that_fit(
-    names: Sequence[str], sizes: list[Size], budgets: Sequence[Budget]
+    names: Sequence[str], sizes: list[Size], budgets: Sequence[Budget], clients: int
 ) -> NDArray[np.int64]:
     order = sorted(range(len(names)), key=lambda i: (-sizes[i].parameters, -sizes[i].macs, i))
     needs = np.array([_needs(sizes[i]) for i in order], dtype=np.int64)  # models × 3, the largest first
-    limits = np.array([_limits(budget) for budget in budgets], dtype=np.int64)  # clients × 3
-    fits: NDArray[np.bool_] = np.all(needs[None] <= limits[:, None], axis=2)  # clients × models
-    poor = np.flatnonzero(~fits.any(axis=1))
-    if poor.size:
+    limits = np.array([_limits(budget) for budget in budgets], dtype=np.int64)  # budgets × 3
+    fits: NDArray[np.bool_] = np.all(needs[None] <= limits[:, None], axis=2)  # budgets × models
+    budget_of = np.arange(clients) % len(budgets)
+    without = np.flatnonzero(~fits[budget_of].any(axis=1))
+    if without.size:
         least = order[-1]
         need = sizes[least]
         raise ModelError(
-            f"no model fits the budget of client {poor[0]} ({poor.size} such clients); the smallest, "
+            f"no model fits the budget of client {without[0]} ({without.size} such clients); the smallest, "
             f"'{names[least]}', needs {need.parameters:,} parameters, {need.macs:,} MACs and "
             f"{need.memory_bytes:,} bytes of memory"
         )
-    chosen: NDArray[np.int64] = np.array(order, dtype=np.int64)[fits.argmax(axis=1)]
+    chosen: NDArray[np.int64] = np.array(order, dtype=np.int64)[fits.argmax(axis=1)][budget_of]
     return chosen
 
 
@@ -103,7 +98,7 @@ def _needs(size: Size) -> tuple[int, int, int]:
 
 
 def _limits(budget: Budget) -> tuple[int, int, int]:
-    # Whatever is larger than an int64 is no limit to any model.
+    # A limit larger than an int64 limits no model.
     parameters, macs, memory = (
         NO_LIMIT if limit is None else min(limit, NO_LIMIT)
         for limit in (budget.parameters, budget.macs, budget.memory_bytes)

@@ -1,4 +1,4 @@
-"""Small convolutional nets for quick experiments; our own, after no paper in particular.
+"""Small convolutional nets for quick experiments; polyfed's own, not from a paper.
 
 Two 3×3 convolutions, each with normalisation, ReLU and a 2×2 max pool; the maps are brought to 4×4 by
 average pooling and one hidden linear layer makes the features. A pool that would leave less than 4 pixels on

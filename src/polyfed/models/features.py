@@ -1,4 +1,4 @@
-"""Features and logits of any model, ours or not."""
+"""Features and logits of any model, built in or not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from polyfed.errors import ModelError
 from polyfed.models.network import Network
-from polyfed.models.probe import title
+from polyfed.models.probe import display_name
 
 
 def features_and_logits(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,5 +43,7 @@ def _hooked(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
         for handle in handles:
             handle.remove()
     if not seen:
-        raise ModelError(f"model '{title(model)}' calls no nn.Linear, so it has no features; end it with one")
+        raise ModelError(
+            f"model '{display_name(model)}' calls no nn.Linear, so it has no features; end it with one"
+        )
     return seen[0], logits

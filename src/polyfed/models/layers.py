@@ -1,4 +1,4 @@
-"""Pieces that several families share: normalisation, pooling that never vanishes, He initialisation."""
+"""Parts that several families share: normalisation, pooling that leaves at least a pixel, He initialisation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class GlobalAverage(nn.Module):
 
 
 class Grid:
-    """Follows the height and width of the feature maps while a model is put together.
+    """Keeps track of the height and width of the feature maps while a model is built.
 
     >>> grid = Grid(8, 3)
     >>> grid.halve(least=2), (grid.height, grid.width)
@@ -57,7 +57,7 @@ class Grid:
         return nn.Identity() if kernel == (1, 1) else nn.MaxPool2d(kernel)
 
     def settle(self, side: int) -> nn.Module:
-        """What brings the maps to side × side: average pooling, or nothing if they are so already."""
+        """Average pooling to side × side, or nothing if the maps have that size already."""
         if (self.height, self.width) == (side, side):
             return nn.Identity()
         return nn.AdaptiveAvgPool2d(side)

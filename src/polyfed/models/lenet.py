@@ -5,12 +5,11 @@ and 16 maps, 5×5, then 120-84-C. Changed as is usual today: full connections be
 pooling, a linear output. Native size 32×32 (28×28 is padded by 2). 61,706 parameters with 1 channel and 10
 outputs.
 
-`lenet5-fedkf`: the same weights seen as FedKF does: the 120 units are a third 5×5 convolution
-and the *features*; the head is 120-84-C. 63,066 parameters with 1 channel and 26 outputs.
+`lenet5-fedkf`: the same layers as FedKF divides them: the 120 units are a third 5×5 convolution and the
+*features*; the head is 120-84-C. 63,066 parameters with 1 channel and 26 outputs.
 
-`lenet-caffe`: the LeNet of the Caffe tutorial, probably the one of FedH2L: convolutions of 20
-and 50 maps without activation, 500 units with ReLU. Native size 28×28. 431,080 parameters with 1 channel and
-10 outputs.
+`lenet-caffe`: the LeNet of the Caffe tutorial, probably the one of FedH2L: convolutions of 20 and 50 maps
+without activation, 500 units with ReLU. Native size 28×28. 431,080 parameters with 1 channel and 10 outputs.
 
 Smaller images are padded with zeros to the native size; the maps of larger ones are average-pooled to the
 native grid (5×5 or 4×4) before the linear layers. So the parameters do not depend on the size of the image.

@@ -16,7 +16,7 @@ from polyfed.models.layers import GlobalAverage, Norm, Normaliser, Shape, initia
 from polyfed.models.network import Network
 from polyfed.models.registry import register
 
-# Expansion, maps, blocks, stride of the first block: the paper's table but for the stride of its second row.
+# Expansion, maps, blocks, stride of the first block: the paper's table except the stride of its second row.
 STAGES = [
     (1, 16, 1, 1),
     (6, 24, 2, 1),

@@ -1,4 +1,4 @@
-"""What every model of ours is: a body that makes features of inputs, a head that makes logits of features."""
+"""What every built-in model is: a body that turns inputs into features, a head that turns features into logits."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor, nn
 class Network(nn.Module):
     """A classifier in two parts, so that methods which share features can use any of them.
 
-    body: maps a batch of inputs to features (rows × feature_count).
+    body: maps a batch of inputs to features (rows × features).
     head: maps features to logits (rows × outputs); an `nn.Linear` in every model but `lenet5-fedkf`.
     """
 
     #: The memory format that measured faster on a CPU (a training step, one thread); an instance may differ.
     channels_last: bool = False
-    #: Clients of one architecture can be trained as one by `torch.func.vmap`; needs a model without buffers.
+    #: Clients of one architecture can be trained together by `torch.func.vmap`; needs a model without buffers.
     stackable: bool = False
     #: The name under which the registry built it.
     name: str = ""
@@ -28,7 +28,7 @@ class Network(nn.Module):
         self.head = head
 
     def features(self, x: Tensor) -> Tensor:
-        """What the head sees: rows × feature_count."""
+        """What the head sees: rows × features."""
         features: Tensor = self.body(x)
         return features
 
@@ -37,12 +37,7 @@ class Network(nn.Module):
         logits: Tensor = self.head(self.features(x))
         return logits
 
-    @property
-    def feature_count(self) -> int:
-        """The number of features per row: the inputs of the head's first linear layer."""
-        return next(layer.in_features for layer in self.head.modules() if isinstance(layer, nn.Linear))
-
 
 def memory_format(model: nn.Module) -> torch.memory_format:
-    """The memory format for a model's images; any module may set `channels_last = True` to ask for it."""
+    """The memory format for a model's images: channels-last if the module's attribute `channels_last` is True."""
     return torch.channels_last if getattr(model, "channels_last", False) is True else torch.contiguous_format

@@ -20,14 +20,14 @@ SMALLEST_IMAGE = 8
 
 
 @dataclass(frozen=True)
-class Entry:
+class RegisteredModel:
     """How to make the model of one name, and whether it takes feature vectors as well as images."""
 
     factory: Factory
     vectors: bool
 
 
-_entries: dict[str, Entry] = {}
+_registered: dict[str, RegisteredModel] = {}
 _families: list[tuple[re.Pattern[str], Callable[[re.Match[str]], Factory]]] = []
 
 # PyTorch's layers draw from the one generator of the process; two threads must not borrow it at once.
@@ -39,15 +39,15 @@ def register(name: str, *, vectors: bool = False) -> Callable[[Factory], Factory
 
     The function must also work under `torch.device("meta")`, where `size` measures it without memory.
 
-    vectors: whether it takes feature vectors, shape (F,), and images of any size; others take images from 8×8
-        up.
+    vectors: whether it takes feature vectors, shape (F,), and images of any size; others take images of 8×8
+        and more.
     """
     key = name.lower()
 
     def enter(factory: Factory) -> Factory:
-        if key in _entries:
+        if key in _registered:
             raise ModelError(f"a model named '{key}' is registered already; choose another name")
-        _entries[key] = Entry(factory, vectors)
+        _registered[key] = RegisteredModel(factory, vectors)
         return factory
 
     return enter
@@ -60,31 +60,31 @@ def register_family(pattern: str, parse: Callable[[re.Match[str]], Factory]) -> 
 
 def names(pattern: str = "*") -> list[str]:
     """The registered names that match a wildcard such as 'res*', resnet8 before resnet20."""
-    return sorted(fnmatch.filter(_entries, pattern.lower()), key=_natural)
+    return sorted(fnmatch.filter(_registered, pattern.lower()), key=_natural_order)
 
 
-def _natural(name: str) -> list[tuple[int, int, str]]:
+def _natural_order(name: str) -> list[tuple[int, int, str]]:
     return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", name)]
 
 
 def is_known(name: str) -> bool:
     """Whether `build` knows this name."""
     try:
-        entry(name)
+        registered(name)
     except ModelError:
         return False
     return True
 
 
-def entry(name: str) -> Entry:
-    """The entry of a name; ModelError with the nearest known one otherwise."""
+def registered(name: str) -> RegisteredModel:
+    """What is registered under a name; otherwise a ModelError that says the nearest known one."""
     key = name.lower()
-    if key in _entries:
-        return _entries[key]
+    if key in _registered:
+        return _registered[key]
     for pattern, parse in _families:
         if match := pattern.fullmatch(key):
-            return Entry(parse(match), vectors=False)
-    raise ModelError(f"unknown model '{name}'; {nearest(key, _entries)}")
+            return RegisteredModel(parse(match), vectors=False)
+    raise ModelError(f"unknown model '{name}'; {nearest(key, _registered)}")
 
 
 def build(
@@ -95,13 +95,13 @@ def build(
     norm: Norm = "batch",
     generator: torch.Generator | None = None,
 ) -> Network:
-    """A fresh model, the same for the same state of the generator; the global random state is left as it was.
+    """A new model, the same for the same state of the generator; the global random state is left as it was.
 
     name: one of `names()`, in any case, or any 'wrn-<depth>-<width>[-biased]'.
     shape: (channels, height, width) of an image, or (features,) for the MLPs.
     outputs: the number of classes, at least 2.
-    norm: 'batch' or 'group'; models without normalisation, and `resnet8-fedkf`, do not look at it.
-    generator: where the initial weights come from; none means one fixed seed.
+    norm: 'batch' or 'group'; models without normalisation, and `resnet8-fedkf`, ignore it.
+    generator: where the initial weights come from; None means one fixed seed.
     """
     seed = 0 if generator is None else int(torch.randint(2**62, (), generator=generator))
     with _borrowing, torch.random.fork_rng(devices=[]):
@@ -111,7 +111,7 @@ def build(
 
 def construct(name: str, shape: Shape, outputs: int, norm: Norm) -> Network:
     """Check the arguments and make the model with PyTorch's default generator and device of the moment."""
-    found = entry(name)
+    found = registered(name)
     _check(name, shape, outputs, norm, vectors=found.vectors)
     model = found.factory(tuple(shape), outputs, norm)
     if not isinstance(model, Network):

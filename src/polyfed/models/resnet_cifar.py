@@ -1,15 +1,15 @@
 """ResNets for CIFAR: three stages of 16-32-64 maps.
 
 He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, §4.2, depth 6n + 2. `resnet20` and so
-on have the paper's shortcut without parameters (option A, also FedKEM's); the suffix `-b` means
-1×1 convolutions with normalisation (option B, FedDF's and FedGKD's). Nothing else was changed; with
-norm="group" GroupNorm stands where BatchNorm stood.
+on have the paper's shortcut without parameters (option A, also FedKEM's); the suffix `-b` means 1×1
+convolutions with normalisation (option B, FedDF's and FedGKD's). Nothing else was changed; with norm="group"
+GroupNorm takes the place of BatchNorm.
 
 Parameters with 3 channels and 10 outputs, A / B: resnet8 75,290 / 78,042 · resnet20 269,722 / 272,474 ·
 resnet32 464,154 / 466,906 · resnet44 658,586 / 661,338 · resnet56 853,018 / 855,770.
 
-`resnet8-fedkf`: the ResNet-8 of FedKF, widths 64-128-256, option B, and always GroupNorm with as
-many groups as channels, whatever `norm` says. 1,227,594 parameters.
+`resnet8-fedkf`: the ResNet-8 of FedKF, widths 64-128-256, option B, and always GroupNorm with as many groups
+as channels, whatever `norm` says. 1,227,594 parameters.
 
 Strides round up, so maps never vanish: 8×8 images end as 2×2 maps.
 """

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from polyfed.errors import ModelError
 from polyfed.models.layers import Norm, Shape
-from polyfed.models.probe import trial
-from polyfed.models.registry import construct, entry, names
+from polyfed.models.probe import probe
+from polyfed.models.registry import construct, names, registered
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -23,16 +23,20 @@ TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 @dataclass(frozen=True)
 class Size:
-    """parameters: trainable or not. macs: multiply-accumulates of one forward pass of one input.
-    memory_bytes: what one training step holds (see `size`)."""
+    """How big a model is.
+
+    parameters: trainable or not.
+    macs: multiply-accumulates of one forward pass of one input.
+    memory_bytes: what one training step holds (see `size`).
+    """
 
     parameters: int
     macs: int
     memory_bytes: int
 
 
-class Row(NamedTuple):
-    """A line of the table of models."""
+class ListedModel(NamedTuple):
+    """A registered model as `table` lists it."""
 
     name: str
     size: Size
@@ -42,7 +46,7 @@ class Row(NamedTuple):
 def size(
     model: str | nn.Module, shape: Shape, outputs: int = 10, norm: Norm = "batch", batch: int = 1
 ) -> Size:
-    """The size of a model, by name or as it is (then `outputs` and `norm` are not looked at).
+    """The size of a model, by name or as a module (then `outputs` and `norm` are ignored).
 
     MACs are those of convolutions and linear layers, without biases. Memory, in bytes, is
 
@@ -55,20 +59,20 @@ def size(
     if batch < 1:
         raise ModelError(f"batch must be at least 1, not {batch}")
     if isinstance(model, str):
-        return _row(model.lower(), tuple(shape), outputs, norm, batch).size
+        return _listed(model.lower(), tuple(shape), outputs, norm, batch).size
     return _measure(model, shape, batch)
 
 
 def table(
     pattern: str = "*", shape: Shape = (3, 32, 32), outputs: int = 10, norm: Norm = "batch"
-) -> list[Row]:
-    """A row for each registered model that matches the wildcard and takes the shape; memory for one input."""
-    taken = (name for name in names(pattern) if len(shape) == 3 or entry(name).vectors)
-    return [_row(name, tuple(shape), outputs, norm, 1) for name in taken]
+) -> list[ListedModel]:
+    """Every registered model that matches the wildcard and takes the shape; memory for one input."""
+    taken = (name for name in names(pattern) if len(shape) == 3 or registered(name).vectors)
+    return [_listed(name, tuple(shape), outputs, norm, 1) for name in taken]
 
 
 @lru_cache(maxsize=4096)
-def _row(name: str, shape: Shape, outputs: int, norm: Norm, batch: int) -> Row:
+def _listed(name: str, shape: Shape, outputs: int, norm: Norm, batch: int) -> ListedModel:
     # On the meta device nothing is allocated, drawn or computed: only shapes pass through the model.
     with torch.device("meta"):
         model = construct(name, shape, outputs, norm)
@@ -76,7 +80,7 @@ def _row(name: str, shape: Shape, outputs: int, norm: Norm, batch: int) -> Row:
         for key, child in parent.named_children():
             if isinstance(child, nn.BatchNorm2d | nn.GroupNorm):
                 setattr(parent, key, NormStandIn(child))
-    return Row(name, _measure(model, shape, batch), model.channels_last)
+    return ListedModel(name, _measure(model, shape, batch), model.channels_last)
 
 
 class Keep(torch.autograd.Function):
@@ -109,7 +113,7 @@ def _measure(model: nn.Module, shape: Shape, batch: int) -> Size:
     parameters = list(model.parameters())
     fixed = _bytes(parameters) + _bytes(p for p in parameters if p.requires_grad) + _bytes(buffers.values())
     with _counting_macs(model) as macs, _keeping([*parameters, *buffers.values()]) as kept:
-        trial(model, shape, rows=rows, training=True, buffers=buffers)
+        probe(model, shape, rows=rows, training=True, buffers=buffers)
     return Size(
         parameters=sum(p.numel() for p in parameters),
         macs=sum(macs) // rows,
@@ -145,7 +149,7 @@ def _counting_macs(model: nn.Module) -> Iterator[list[int]]:
 
 @contextmanager
 def _keeping(own_tensors: Iterable[Tensor]) -> Iterator[dict[int, torch.UntypedStorage]]:
-    """Collects each storage that autograd saves for the backward pass, but for the model's own."""
+    """Collects each storage that autograd saves for the backward pass, except the model's own."""
     own = {tensor.untyped_storage()._cdata for tensor in own_tensors}
     kept: dict[int, torch.UntypedStorage] = {}
 

@@ -2,8 +2,8 @@
 
 Simonyan and Zisserman, "Very Deep Convolutional Networks", ICLR 2015, configuration A: eight 3×3
 convolutions without normalisation. Changed: the head is 512-512-512-C with dropout before both hidden
-layers, as in FedKEM, or one linear layer (`vgg11-linear`); global average pooling before it,
-which does nothing at the native 32×32.
+layers, as in FedKEM, or one linear layer (`vgg11-linear`); before it comes global average pooling, which
+does nothing at the native 32×32.
 
 A 2×2 max pool skips a side that is down to one pixel. Dropout draws from PyTorch's global generator while
 training.

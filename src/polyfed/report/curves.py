@@ -1,4 +1,4 @@
-"""Accuracy over rounds, a line a variant. As in `figures`: no pyplot, no window, no global state."""
+"""Accuracy over rounds, one line per variant. As in `figures`: no pyplot, no window, no global state."""
 
 from __future__ import annotations
 
@@ -37,12 +37,11 @@ class _Line:
 def accuracy_curves(
     variants: Mapping[str, Sequence[RunRecord]],
     path: Path | str,
-    title: str | None = None,
     legend: str | None = None,
 ) -> Path:
     """Draw accuracy (mean over clients and seeds) over rounds; the band is the standard deviation over seeds.
 
-    variants: finished runs by label, one a seed. Of more than twelve, those that are best on validation at the last
+    variants: finished runs by label, one per seed. Of more than twelve, those that are best on validation at the last
         round are in colour, the others grey.
     legend: the title of the legend.
     path: where to write; the ending (.png, .svg, .pdf) chooses the format.
@@ -66,8 +65,6 @@ def accuracy_curves(
         axes.set_title(PANELS[part], fontsize=9.5, color=_INK, loc="left")
     all_axes[0].set_ylabel("accuracy in %", fontsize=9, color=_INK)
     _add_legend(figure, all_axes[-1], len(variants) - len(shown), legend)
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=10.5, color=_INK)
     path = Path(path)
     figure.savefig(path, dpi=150, facecolor="white")
     return path

@@ -16,8 +16,8 @@ _MOST_CLIENTS = 100
 _MOST_X_TICKS = 25
 _MOST_Y_TICKS = 40
 _FILL, _INK, _GRID = "#3b78b5", "#333333", "#e6e6e6"
-_POINTS = 72.0  # to the inch
-_LEAST_AREA = 0.6  # square points: one sample is still to be seen
+_POINTS = 72.0  # per inch
+_LEAST_AREA = 0.6  # square points: a single sample is still visible
 _WIDEST = 0.4  # inches: the key has room for it
 
 
@@ -74,7 +74,7 @@ def bubble_chart(
 
 
 def _extent(number: int, each: float, least: float, most: float) -> float:
-    """Inches for so many cells: a comfortable size for each, within limits."""
+    """Inches for a number of cells: a comfortable size for each, within limits."""
     return min(max(number * each, least), most)
 
 

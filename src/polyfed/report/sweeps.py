@@ -1,4 +1,4 @@
-"""What came out of a sweep: a row a variant over its seeds, for the terminal; a row a run, for a spreadsheet."""
+"""What came out of a sweep: one row per variant for the terminal, one row per run for a spreadsheet."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from rich.table import Table
 
 from polyfed.report.tables import amount, percent
 from polyfed.runs.history import RunRecord
-from polyfed.runs.metrics import mean_and_spread, sent_per_client
+from polyfed.runs.metrics import ReportedRound, mean_and_spread, sent_per_client
 
 MeanAndSpread = tuple[float, float | None]
-When = Literal["last", "chosen"]
 Part = Literal["own", "whole"]
 
-ACCURACIES: tuple[tuple[When, Part], ...] = (
+ACCURACIES: tuple[tuple[ReportedRound, Part], ...] = (
     ("last", "own"),
     ("last", "whole"),
     ("chosen", "own"),
@@ -29,14 +28,17 @@ ACCURACIES: tuple[tuple[When, Part], ...] = (
 
 
 @dataclass(frozen=True)
-class Row:
-    """What a variant reached over its seeds. Accuracies are mean and spread as shares; None where there is none."""
+class VariantResult:
+    """What a variant reached over its seeds.
+
+    Accuracies are mean and spread over seeds, as shares from 0 to 1; None where nothing was measured.
+    """
 
     variant: str
     values: Mapping[str, str]
-    """Of the keys that vary."""
+    """The values of the keys that vary."""
     finished: int
-    """Runs that have finished, of as many as there are seeds."""
+    """How many of the runs, one per seed, have finished."""
     seeds: int
     last_own: MeanAndSpread | None
     last_whole: MeanAndSpread | None
@@ -45,48 +47,52 @@ class Row:
     sent: float | None
     """Bytes that a client sent, mean over seeds."""
     seconds: float | None
-    """A run's, mean over seeds."""
+    """How long a run took, mean over seeds."""
 
 
-def row_of(variant: str, values: Mapping[str, str], seeds: int, runs: Sequence[RunRecord]) -> Row:
-    """The row of a variant, from its finished runs."""
+def variant_result(
+    variant: str, values: Mapping[str, str], seeds: int, runs: Sequence[RunRecord]
+) -> VariantResult:
+    """What a variant reached, from its finished runs."""
     summaries = [run.summary for run in runs]
-    over_seeds = {f"{when}_{part}": _over_seeds(summaries, when, part) for when, part in ACCURACIES}
+    accuracies = {f"{when}_{part}": _accuracy_over_seeds(summaries, when, part) for when, part in ACCURACIES}
     sent = [sent_per_client(summary) for summary in summaries]
     seconds = [float(summary["seconds"]) for summary in summaries]
-    return Row(
+    return VariantResult(
         variant,
         values,
         len(runs),
         seeds,
-        **over_seeds,
+        **accuracies,
         sent=mean_and_spread(sent)[0] if sent else None,
         seconds=mean_and_spread(seconds)[0] if seconds else None,
     )
 
 
-def _over_seeds(summaries: Sequence[Mapping[str, Any]], when: When, part: Part) -> MeanAndSpread | None:
+def _accuracy_over_seeds(
+    summaries: Sequence[Mapping[str, Any]], when: ReportedRound, part: Part
+) -> MeanAndSpread | None:
     values = [accuracy_at(summary, when, part) for summary in summaries]
     known = [value for value in values if value is not None]
     return mean_and_spread(known) if known else None
 
 
-def accuracy_at(summary: Mapping[str, Any], when: When, part: Part) -> float | None:
+def accuracy_at(summary: Mapping[str, Any], when: ReportedRound, part: Part) -> float | None:
     """A run's mean accuracy over clients, at the last round or at the one chosen on validation."""
     found = ((summary[when] or {}).get(part) or {}).get("mean")
     return None if found is None else float(found)
 
 
 def with_spread(value: MeanAndSpread | None) -> str:
-    """`81.2 ± 0.9`, in per cent; of one seed only the number."""
+    """`81.2 ± 0.9`, in per cent; with one seed, the number alone."""
     if value is None:
         return "–"
     mean, spread = value
     return percent(mean) if spread is None else f"{percent(mean)} ± {percent(spread)}"
 
 
-def sweep_table(rows: Sequence[Row]) -> Table:
-    """The variants side by side, a column a key that varies."""
+def sweep_table(rows: Sequence[VariantResult]) -> Table:
+    """The variants below each other, with one column for each key that varies."""
     spread = any(row.finished > 1 for row in rows)
     table = Table(
         box=box.SIMPLE_HEAD,
@@ -117,7 +123,7 @@ def sweep_table(rows: Sequence[Row]) -> Table:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run of a sweep: of which variant, and with which values."""
+    """A finished run of a sweep: its variant, its values and its folder."""
 
     variant: str
     values: Mapping[str, str]
@@ -126,7 +132,7 @@ class FinishedRun:
 
 
 def results_csv(runs: Sequence[FinishedRun]) -> str:
-    """One line a run, accuracies as shares from 0 to 1, a column a key that varies."""
+    """One line per run, accuracies as shares from 0 to 1, one column for each key that varies."""
     keys = list(dict.fromkeys(key for run in runs for key in run.values))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -1,21 +1,24 @@
-"""Tables for the terminal: of one run, of several side by side, of methods and of who holds what."""
+"""Tables for the terminal: one run, several compared, methods, models, data sets, and who holds what."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
+from polyfed import data, models
+from polyfed.errors import ConfigError
 from polyfed.federation.message import Kind
 from polyfed.federation.method import Need, registered
 from polyfed.learn import Training
 from polyfed.runs.history import RunRecord, local_run_for
 from polyfed.runs.metrics import sent_per_client
 
-HELD_SHOWN = 50  # clients listed by `partition` before the rest is summed up
+MOST_CLIENTS = 50  # listed by `partition`; the others are only counted
 
 
 def percent(share: float | None) -> str:
@@ -23,7 +26,7 @@ def percent(share: float | None) -> str:
 
 
 def amount(size: float) -> str:
-    """Bytes in a unit that reads well (decimal: 1 MB is 1,000,000 bytes)."""
+    """Bytes in the largest fitting unit (decimal: 1 MB is 1,000,000 bytes)."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000 or unit == "GB":
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
@@ -32,7 +35,7 @@ def amount(size: float) -> str:
 
 
 def compare_table(records: Sequence[RunRecord]) -> Table:
-    """Runs side by side: what each client gets on its own data and on everybody's, and what it cost."""
+    """One row per run: accuracy on a client's own test data and on the whole test set, gain, and cost."""
     table = Table(
         box=box.SIMPLE_HEAD,
         title_justify="left",
@@ -112,7 +115,7 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
 def _stages(
     record: RunRecord, rounds: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, list[float | None]]]:
-    """What was measured on the way: before the first round, at the server, at each stage of a client's round."""
+    """Accuracies of stages: before the first round, at the server, at each stage of a client's round."""
     initial = record.preparation.get("stages", {}).items()
     for stage, scores in initial:
         if "whole" in scores:
@@ -132,14 +135,14 @@ def _stages(
 
 
 def methods_table() -> Table:
-    """What every method can do, from its own declarations."""
+    """What every method needs and sends, from its own declarations."""
     table = Table(box=box.SIMPLE_HEAD, title_justify="left", title="methods, from what each declares")
     for name in ("method", "different models", "server", "weights travel", "public data", "leaves a client"):
         table.add_column(name)
     table.add_column("in short")
     for name, kind in registered().items():
         method = kind(kind.Settings(), Training())
-        kinds = dict.fromkeys(method.sends.values())
+        kinds = dict.fromkeys(method.kinds_up().values())
         table.add_row(
             name,
             _mixed_models(kind, method.needs),
@@ -162,6 +165,48 @@ def _yes(truth: bool) -> str:
     return "yes" if truth else "no"
 
 
+def models_table(
+    pattern: str, shape: tuple[int, ...], outputs: int, norm: Literal["batch", "group"]
+) -> Table:
+    """The models whose names match a wildcard, with their sizes and the memory layout in which each is fastest.
+
+    shape: of the input: channels, height and width.
+    """
+    rows = models.table(pattern, shape, outputs, norm)
+    if not rows:
+        raise ConfigError(f"no model is called '{pattern}'; `polyfed models` lists all")
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title=f"models for {'x'.join(map(str, shape))} inputs and {outputs} classes",
+    )
+    for name in ("model", "parameters", "MACs", "memory (batch 1)", "layout"):
+        table.add_column(name, justify="left" if name in ("model", "layout") else "right")
+    for row in rows:
+        table.add_row(
+            row.name,
+            f"{row.size.parameters:,}",
+            f"{row.size.macs:,}",
+            amount(row.size.memory_bytes),
+            "channels-last" if row.channels_last else "default",
+        )
+    return table
+
+
+def data_table() -> Table:
+    """The named data sets, and where each would be loaded from."""
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title="named data sets; your own: a parquet, CSV or .npz file, or a folder of images by class",
+    )
+    for name in ("name", "from"):
+        table.add_column(name)
+    for name in data.known_sets():
+        table.add_row(name, escape(data.whereabouts(name)))
+    return table
+
+
 def partition_table(counts: np.ndarray[Any, Any], classes: Sequence[str], names: Sequence[str]) -> Table:
     """Who holds how many samples of which class."""
     table = Table(
@@ -172,13 +217,13 @@ def partition_table(counts: np.ndarray[Any, Any], classes: Sequence[str], names:
     few = len(classes) <= 20
     for name in classes if few else ("largest class",):
         table.add_column(str(name), justify="right")
-    for index, row in enumerate(counts[:HELD_SHOWN]):
+    for index, row in enumerate(counts[:MOST_CLIENTS]):
         held = (
             [str(count) if count else "·" for count in row]
             if few
             else [f"{percent(row.max() / row.sum())} %"]
         )
         table.add_row(str(index), names[index], str(row.sum()), str((row > 0).sum()), *held)
-    if len(counts) > HELD_SHOWN:
-        table.add_row("…", f"{len(counts) - HELD_SHOWN} more")
+    if len(counts) > MOST_CLIENTS:
+        table.add_row("…", f"{len(counts) - MOST_CLIENTS} more")
     return table

@@ -13,14 +13,24 @@ from torch import nn
 
 from polyfed import learn
 from polyfed import models as known_models
+from polyfed.engines import AUTO, make_engine
 from polyfed.errors import CheckpointError, ConfigError
 from polyfed.federation.message import METADATA_KEY
+from polyfed.federation.nodes import Names
+from polyfed.runs.architectures import ModelMaker
 from polyfed.runs.checkpoint import RunDirectory, read_manifest
 from polyfed.runs.config import RunConfig, read_config
-from polyfed.runs.rounds import Listener, Run, make_engine
-from polyfed.runs.setup import Federation, ModelMaker
+from polyfed.runs.folders import RUNS_FOLDER, unused_folder
+from polyfed.runs.rounds import Listener, Run
+from polyfed.runs.setup import Simulation
 
 Models = Mapping[str, ModelMaker] | Sequence[ModelMaker]
+
+
+class SimulatedRun(Run):
+    """A run of a federation that is simulated here."""
+
+    federation: Simulation
 
 
 def prepare(
@@ -30,9 +40,10 @@ def prepare(
     models: Models | None = None,
     out: str | Path | None = None,
     workers: int | None = None,
+    engine: str = AUTO,
     overrides: Sequence[str] = (),
     **settings: Any,
-) -> Run:
+) -> SimulatedRun:
     """A run that is ready to `go()`: see `run`."""
     source = Path(config) if isinstance(config, str) else config
     if isinstance(source, Path):
@@ -41,21 +52,23 @@ def prepare(
         checked = read_config(source, overrides)
     else:
         checked = read_config({**(source or {}), **settings}, overrides)
-    return prepare_checked(checked, out, workers, data=data, models=models)
+    return prepare_checked(checked, out, workers, engine, data=data, models=models)
 
 
 def prepare_checked(
     config: RunConfig,
     out: str | Path | None = None,
     workers: int | None = None,
+    engine: str = AUTO,
     *,
     data: Any = None,
     models: Models | None = None,
-) -> Run:
+) -> SimulatedRun:
     """A run of a config that was checked before, ready to `go()`."""
-    federation = Federation(config, data, _named(models))
-    path = Path(out) if out is not None else free_folder(config.name)
-    return Run(federation, make_engine(workers, config.timeout), RunDirectory(path, new=True))
+    federation = Simulation(config, data, _named(models))
+    path = Path(out) if out is not None else unused_folder(RUNS_FOLDER / config.name)
+    ready = make_engine(engine, workers, config.timeout)
+    return SimulatedRun(federation, ready, RunDirectory(path, new=True))
 
 
 def run(
@@ -65,9 +78,10 @@ def run(
     models: Models | None = None,
     out: str | Path | None = None,
     workers: int | None = None,
+    engine: str = AUTO,
     listener: Listener | None = None,
     **settings: Any,
-) -> Run:
+) -> SimulatedRun:
     """Run a federation and give it back finished.
 
         done = polyfed.run(method="fedavg", rounds=5, data=(x, y), models=[make_small_net, make_large_net])
@@ -76,11 +90,13 @@ def run(
     config: a run file, or its content; further keys can be given as keywords.
     data: the user's own data instead of a named set: (x, y), a torch `Dataset`, a file, a folder, or a mapping of
         "train" and "test" to these.
-    models: functions that make a model (or models to copy), by name or as a list; dealt out to the clients in turn.
-    out: the run directory; `polyfed-runs/NAME` unless told.
-    workers: processes; one a core unless told, 1 for none but this one.
+    models: functions that make a model (or models to copy), by name or as a list; dealt out to the clients in turn,
+        but for the one that is `models.server` (unless `models.names` lists it too, or it is the only one).
+    out: the run directory; `polyfed-runs/NAME` by default.
+    workers: processes; one per core by default, 1 for none but this one.
+    engine: `inline` (this process alone), `pool` (worker processes), or `auto`. The result is the same.
     """
-    ready = prepare(config, data=data, models=models, out=out, workers=workers, **settings)
+    ready = prepare(config, data=data, models=models, out=out, workers=workers, engine=engine, **settings)
     return _finish(ready, listener)
 
 
@@ -90,28 +106,36 @@ def resume(
     data: Any = None,
     models: Models | None = None,
     workers: int | None = None,
+    engine: str = AUTO,
     listener: Listener | None = None,
-) -> Run:
+) -> SimulatedRun:
     """Go on with a run that was stopped or killed. Own data and models must be given again."""
-    return _finish(reopen(path, data=data, models=models, workers=workers), listener)
+    return _finish(reopen(path, data=data, models=models, workers=workers, engine=engine), listener)
 
 
 def reopen(
-    path: str | Path, *, data: Any = None, models: Models | None = None, workers: int | None = None
-) -> Run:
+    path: str | Path,
+    *,
+    data: Any = None,
+    models: Models | None = None,
+    workers: int | None = None,
+    engine: str = AUTO,
+) -> SimulatedRun:
     """A run that was stopped or killed, ready to `go()` on."""
     folder = Path(path)
     read_manifest(folder)
     checked = read_config(folder / "config.yaml")
-    own = [name for name in checked.models.names if not known_models.is_known(name)]
-    if own and models is None:
-        raise ConfigError(f"'{own[0]}' is a model of your own: pass it again as models=…")
-    federation = Federation(checked, data, _named(models))
-    return Run(federation, make_engine(workers, checked.timeout), RunDirectory(folder, new=False))
+    given = _named(models)
+    for name in _names_of_models(checked):
+        if not known_models.is_known(name) and name not in (given or {}):
+            raise ConfigError(f"'{name}' is a model of your own: pass it again as models=…")
+    federation = Simulation(checked, data, given)
+    ready = make_engine(engine, workers, checked.timeout)
+    return SimulatedRun(federation, ready, RunDirectory(folder, new=False))
 
 
 def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None = None) -> nn.Module:
-    """A final model of a finished run: `load_model(dir, "client-3")`, or "server".
+    """A final model of a finished run: `load_model(dir, "client-3")`, by the client's name, or "server".
 
     make: makes the model, where its architecture is the user's own.
     """
@@ -137,30 +161,19 @@ def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None
 def _shared_model(folder: Path, name: str) -> Path:
     """The model that a client shares with the others of its architecture."""
     read_manifest(folder)
-    known = folder / "models" / "clients.json"
-    if not known.exists():
+    clients = folder / "models" / "clients.json"
+    if not clients.exists():
         raise CheckpointError(f"{folder} has not finished: `polyfed resume {folder}` goes on with it")
-    shared = json.loads(known.read_text())
-    number = name.removeprefix("client-")
-    if number.isdecimal() and int(number) < len(shared["which"]):
-        file = folder / "models" / f"{shared['architectures'][shared['which'][int(number)]]}.safetensors"
-        if file.exists():
-            return file
+    shared = json.loads(clients.read_text())
+    names = Names(len(shared["which"]), shared.get("names"))
+    if name not in names:
+        known_names = f"{names[0]} to {names[len(names) - 1]}" if names.given is None else ", ".join(names)
+        raise CheckpointError(f"no final model '{name}' in {folder}: use {known_names}")
+    architecture = shared["architectures"][shared["which"][names.index(name)]]
+    file = folder / "models" / f"{architecture}.safetensors"
+    if not file.exists():
         raise CheckpointError(f"{name} never took part in {folder}: it has no trained model")
-    raise CheckpointError(
-        f"no final model '{name}' in {folder}: use client-0 to client-{len(shared['which']) - 1}"
-    )
-
-
-def free_folder(name: str) -> Path:
-    """`polyfed-runs/NAME`, or with a number where that is taken."""
-    root = Path("polyfed-runs")
-    number = 1
-    path = root / name
-    while path.exists() and any(path.iterdir()):
-        number += 1
-        path = root / f"{name}-{number}"
-    return path
+    return file
 
 
 def _named(given: Models | None) -> dict[str, ModelMaker] | None:
@@ -175,7 +188,12 @@ def _named(given: Models | None) -> dict[str, ModelMaker] | None:
     return dict(zip(names, given, strict=True))
 
 
-def _finish(run: Run, listener: Listener | None) -> Run:
+def _names_of_models(config: RunConfig) -> list[str]:
+    wanted = config.models
+    return [*wanted.names, *wanted.clients.values(), *([wanted.server] if wanted.server else [])]
+
+
+def _finish(run: SimulatedRun, listener: Listener | None) -> SimulatedRun:
     try:
         run.go(listener)
     finally:

@@ -1,8 +1,8 @@
 """A run directory: what is in it, and how it stays whole whatever happens.
 
     config.yaml       the resolved config                       manifest.json   its rename is the commit
-    history.jsonl     one line an evaluation, and failures      ledger.jsonl    bytes, one line a round
-    states/           clients' and server's states              states.jsonl    which file is whose
+    history.jsonl     one line per evaluation, failures         ledger.jsonl    bytes, one line per round
+    states/           clients', server's and shelf's states     states.jsonl    which file is whose
     models/           every final model, plain safetensors      summary.json    the result
     scratch/          states that do not fit in memory, messages between processes: of no value afterwards
 
@@ -13,7 +13,7 @@ since is noticed. A commit writes only the states that changed since the last on
 
 from __future__ import annotations
 
-import fcntl
+import dataclasses
 import hashlib
 import json
 import os
@@ -26,12 +26,12 @@ import torch
 import yaml
 
 from polyfed import disk
-from polyfed.disk import digest
+from polyfed.disk import SavedState, digest
 from polyfed.errors import CheckpointError, MessageError, RunError
-from polyfed.federation.engine import SavedState
+from polyfed.federation import shelf
 from polyfed.federation.message import decode, encode
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Log:
@@ -91,28 +91,17 @@ class RunDirectory:
             for part in ("states", "models"):
                 (path / part).mkdir(parents=True, exist_ok=True)
         else:
-            read_manifest(path)  # first of all: what is no run is left as it is, without a lock
-        self._lock = self._locked()
+            read_manifest(path)  # first of all: what is not a run is left as it is, without a lock
+        self._lock = disk.lock(path)
         # Only now: up to here another process may have written.
         self.manifest: dict[str, Any] = {} if new else read_manifest(path)
         self.scratch = path / "scratch"
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir()
-        self.states: dict[int, SavedState] = {}
+        self.states: dict[str, SavedState] = {}
         self.history = Log(path / "history.jsonl")
         self.ledger = Log(path / "ledger.jsonl")
         self.index = Log(path / "states.jsonl")
-
-    def _locked(self) -> Any:
-        lock = (self.path / ".lock").open("w")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            raise CheckpointError(
-                f"another process is at work in {self.path}: wait for it or stop it"
-            ) from None
-        return lock
 
     def write_config(self, content: Mapping[str, Any]) -> None:
         disk.write_through(self.path / "config.yaml", yaml.safe_dump(dict(content), sort_keys=False).encode())
@@ -129,13 +118,13 @@ class RunDirectory:
 
         label: another one at each commit of a run, for the names of its files.
         """
-        replaced = [self.states[state.client].file for state in saved if state.client in self.states]
+        replaced = [self.states[state.owner].file for state in saved if state.owner in self.states]
         for state in saved:
-            self.index.append({"client": state.client, "file": state.file, "digest": state.digest})
-            self.states[state.client] = state
+            self.index.append(dataclasses.asdict(state))
+            _note(self.states, state)
         data = encode(server_state)
         server_file = f"server.{label}.safetensors"
-        if "server" in self.manifest and self.manifest["server"][0] != server_file:
+        if "server" in self.manifest:
             replaced.append(self.manifest["server"][0])
         disk.write_through(self.path / "states" / server_file, data)
         manifest = {
@@ -152,9 +141,9 @@ class RunDirectory:
         content = json.dumps({**manifest, "digest": _seal(manifest)}, indent=1).encode()
         disk.replace(self.path / "manifest.json", content)
         self.manifest = manifest
-        kept = {state.file for state in saved}
+        kept = {server_file, *(state.file for state in saved)}
         for file in replaced:
-            if file not in kept:
+            if file is not None and file not in kept:
                 (self.path / "states" / file).unlink(missing_ok=True)
 
     def rewind(self) -> dict[str, Any]:
@@ -168,11 +157,11 @@ class RunDirectory:
         self.history.rewind(manifest["history"])
         self.ledger.rewind(manifest["ledger"])
         self.index.rewind(manifest["states"])
-        self.states = {line["client"]: SavedState(**line) for line in self.index.lines()}
+        self.states = read_states(self.path)
         for state in self.states.values():
-            self._verified(state.file, state.digest)
+            self._verified(state)
         server_file, expected = manifest["server"]
-        data = self._verified(server_file, expected)
+        data = self._verified(_checked(SavedState("server", server_file, expected), self.path))
         known = {server_file, *(state.file for state in self.states.values())}
         for path in (self.path / "states").iterdir():
             if path.name not in known:
@@ -182,18 +171,35 @@ class RunDirectory:
         except MessageError as error:
             raise CheckpointError(f"{server_file}: {error}") from None
 
-    def _verified(self, file: str, expected: str) -> bytes:
-        path = self.path / "states" / file
+    def _verified(self, state: SavedState) -> bytes:
+        path = self._file(state)
         try:
             data = path.read_bytes()
         except FileNotFoundError:
             raise CheckpointError(f"{path} is missing: the run cannot be resumed") from None
-        if digest(data) != expected:
+        if digest(data) != state.digest:
             raise CheckpointError(f"{path} was truncated or edited since it was saved")
         return data
 
-    def state_files(self) -> dict[int, Path]:
-        return {client: self.path / "states" / state.file for client, state in self.states.items()}
+    def _file(self, state: SavedState) -> Path:
+        assert state.file is not None, "a deleted state is not among the states"
+        return self.path / "states" / state.file
+
+    def state_files(self) -> dict[str, Path]:
+        """The clients' state files by the clients' names."""
+        return {
+            owner: self._file(state)
+            for owner, state in self.states.items()
+            if not owner.startswith(shelf.OWNER)
+        }
+
+    def shelf_files(self) -> dict[str, Path]:
+        """The files of the server's shelf by key, in the shelf's order."""
+        return {
+            owner.removeprefix(shelf.OWNER): self._file(state)
+            for owner, state in self.states.items()
+            if owner.startswith(shelf.OWNER)
+        }
 
     def close(self) -> None:
         for log in (self.history, self.ledger, self.index):
@@ -208,7 +214,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         manifest = json.loads((path / "manifest.json").read_text())
         seal = manifest.pop("digest")
     except FileNotFoundError:
-        raise CheckpointError(f"{path} is no run directory: there is no manifest.json") from None
+        raise CheckpointError(f"{path} is not a run directory: there is no manifest.json") from None
     except (ValueError, AttributeError, KeyError):
         raise CheckpointError(f"{path / 'manifest.json'} was truncated or edited") from None
     if seal != _seal(manifest):
@@ -226,6 +232,37 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         for line in file:
             if line.endswith(b"\n"):
                 yield json.loads(line)
+
+
+def read_states(path: Path) -> dict[str, SavedState]:
+    """Every owner's last state by `states.jsonl` of a run directory, each in a plain file inside `states/`."""
+    states: dict[str, SavedState] = {}
+    try:
+        for line in read_lines(path / "states.jsonl"):
+            state = SavedState(**line)
+            _note(states, state if state.file is None else _checked(state, path))
+    except (TypeError, ValueError):
+        raise CheckpointError(f"{path / 'states.jsonl'} was edited: it is not a list of states") from None
+    return states
+
+
+def _note(states: dict[str, SavedState], state: SavedState) -> None:
+    if state.file is None:
+        states.pop(state.owner, None)
+    else:
+        states[state.owner] = state
+
+
+def _checked(state: SavedState, path: Path) -> SavedState:
+    """The state, if its file cannot lead out of the run directory: files that were replaced are deleted."""
+    name = state.file
+    plain = isinstance(name, str) and name not in {"", ".", ".."} and not set(name) & set("/\\\0")
+    if not plain or not isinstance(state.owner, str):
+        raise CheckpointError(
+            f"{path} was edited: the state of {state.owner!r:.100} is in {name!r:.100},"
+            " which is not a file inside states/"
+        )
+    return state
 
 
 def disk_trouble(error: OSError, path: Path) -> RunError:

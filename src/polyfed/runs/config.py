@@ -12,12 +12,18 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from polyfed.data import Dirichlet, Natural, PartitionSettings, PublicSettings, Rotated
+from polyfed.disk import read_yaml
 from polyfed.errors import ConfigError, nearest
-from polyfed.federation.method import Method, find
-from polyfed.learn import Training
+from polyfed.federation.method import Method, MethodSettings, find
+from polyfed.federation.wire import WireSettings
+from polyfed.learn import Training, can_stack
+from polyfed.machine import cores
 from polyfed.models import Budget
+from polyfed.runs.keys import parse_assignment, set_key
 
 DEFAULT_CLIENTS = 8
+STACK_MOST = 10  # more clients in one stack measured no faster
+CLIENT_NAME = re.compile(r"[^\W\d_]([^\W_]|[.-])*")  # begins with a letter: 7 and 0-5 are numbers of clients
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -44,11 +50,13 @@ class Data(Section):
     label: str | None = None
     size: Annotated[int, Field(ge=8)] | None = None
     limit: Annotated[int, Field(ge=2)] | None = None
-    """Use only so many rows (class shares kept)."""
+    """Use only this many rows; the shares of classes are kept."""
     per_class: Annotated[int, Field(ge=1)] | None = None
-    """Use only so many rows of each class."""
+    """Use only this many rows of each class."""
     clients: Annotated[int, Field(ge=1)] | None = None
-    """How many clients; where not given, as many as a natural partition has, else 8."""
+    """How many clients; where not given, as many as a natural partition or `names` has, else 8."""
+    names: list[str] | None = None
+    """The clients' names, in their order, for files and history; client-0, client-1 … where not given."""
     partition: PartitionSettings = Dirichlet()
     validation: Share = 0.1
     """Share of each client's rows on which the best round is chosen."""
@@ -57,14 +65,39 @@ class Data(Section):
     public: PublicSettings = PublicSettings()
 
     def client_count(self) -> int | None:
-        natural = isinstance(self.partition, Natural | Rotated)
-        return self.clients if natural or self.clients is not None else DEFAULT_CLIENTS
+        if self.clients is not None or isinstance(self.partition, Natural | Rotated):
+            return self.clients
+        return DEFAULT_CLIENTS if self.names is None else len(self.names)
 
     @field_validator("partition", mode="before")
     @classmethod
     def _read_partition(cls, value: Any) -> Any:
         """A partition whose kind is left out is the default one."""
         return {"kind": "dirichlet", **value} if isinstance(value, Mapping) else value
+
+    @field_validator("names")
+    @classmethod
+    def _check_names(cls, names: list[str] | None) -> list[str] | None:
+        seen: set[str] = set()
+        for name in names or ():
+            if not CLIENT_NAME.fullmatch(name):
+                raise ValueError(
+                    f"'{name}' cannot be a name: begin with a letter, go on with letters, digits, dots and dashes"
+                )
+            if name.partition(".")[0] == "server":
+                raise ValueError(f"'{name}' reads like the server's name: choose another")
+            if name in seen:
+                raise ValueError(f"'{name}' is there twice: every client needs a name of its own")
+            seen.add(name)
+        return names
+
+    @model_validator(mode="after")
+    def _one_name_each(self) -> Data:
+        if self.names is not None and self.clients is not None and len(self.names) != self.clients:
+            raise ValueError(
+                f"{len(self.names)} names for {self.clients} clients; give one for each, or none"
+            )
+        return self
 
     @model_validator(mode="after")
     def _leave_some(self) -> Data:
@@ -74,7 +107,7 @@ class Data(Section):
 
 
 class BudgetSection(Section):
-    """What a client can afford; empty is no limit."""
+    """What a client can afford; a key that is not set is not limited."""
 
     parameters: Annotated[int, Field(ge=1)] | None = None
     macs: Annotated[int, Field(ge=1)] | None = None
@@ -85,27 +118,35 @@ class BudgetSection(Section):
         return Budget(parameters=self.parameters, macs=self.macs, memory_bytes=memory)
 
 
+class OwnModel(Section):
+    """How a model of the user's own is trained fastest: decided by a short trial when a run is set up."""
+
+    channels_last: bool = False
+    """Whether its images are laid out channels-last."""
+    stack: bool = False
+    """Whether several clients of it are trained stacked in one tensor (if `stack` is more than 1)."""
+
+
 class Models(Section):
     """Which model each client trains."""
 
     names: Annotated[list[str], Field(min_length=1)] = ["mlp"]
     assign: Literal["round-robin", "random", "budget"] = "round-robin"
     clients: dict[str, str] = {}
-    """By name, for single clients or ranges: {"0-5": wrn-10-1, "7": vgg11}. Overrides `assign`."""
+    """For single clients, by name or number, and ranges: {north: wrn-10-1, "0-5": vgg11}. Overrides `assign`."""
     budgets: list[BudgetSection] = []
     """For `assign: budget` and drop-out by budget: dealt out to the clients in turn."""
     norm: Literal["batch", "group"] = "batch"
     server: str | None = None
     """The server's model, for methods that have one."""
+    own: dict[str, OwnModel] = {}
+    """For models given from Python, filled in by a trial: {net: {channels_last: true, stack: false}}."""
 
     @field_validator("clients", mode="before")
     @classmethod
     def _read_clients(cls, value: Any) -> Any:
-        """YAML takes the 7 of {7: cnn} for a number."""
+        """Names of clients as text: YAML reads the 7 of {7: cnn} as a number."""
         return {str(key): name for key, name in value.items()} if isinstance(value, Mapping) else value
-
-    def budget_of(self, client: int) -> Budget:
-        return self.budgets[client % len(self.budgets)].budget() if self.budgets else Budget()
 
 
 class Cohort(Section):
@@ -113,11 +154,11 @@ class Cohort(Section):
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     count: Annotated[int, Field(ge=1)] | None = None
-    """So many clients a round, instead of a fraction."""
+    """How many clients take part in a round, instead of a fraction."""
     dropout: Share = 0.0
     """Share of them that drops out (0.4 leaves 60 %)."""
     dropout_by: Literal["chance", "budget"] = "chance"
-    """Drop others by chance each round, or for good those with the smallest budgets."""
+    """`chance`: others drop out each round; `budget`: always those with the smallest budgets."""
 
     def size(self, clients: int) -> int:
         if self.count is not None:
@@ -128,19 +169,19 @@ class Cohort(Section):
 
 
 class Evaluation(Section):
-    """When and how models are looked at."""
+    """When and how models are evaluated."""
 
     every: Annotated[int, Field(ge=1)] = 1
     """Rounds between evaluations; the last round is always evaluated."""
     clients: Annotated[int, Field(ge=1)] = 100
-    """At most so many clients are scored (drawn once), so that cost does not grow with the population."""
+    """At most this many clients are scored (drawn once), so that cost does not grow with the population."""
     test_rows: Annotated[int, Field(ge=0)] | None = None
-    """Score on so many rows of the whole test set (drawn once) instead of all."""
+    """Score on this many rows of the whole test set (drawn once) instead of all."""
     validation: Literal["own", "everyone"] = "own"
-    """Whether a client's best round is chosen on its own validation rows, or on everybody's (as FedH2L does it)."""
+    """Whether a client's best round is chosen on its own validation rows, or on everybody's, as in FedH2L."""
     outputs: Literal["all", "private"] = "all"
-    """Where outputs also stand for public classes: may an answer be one of those (and be wrong), or is the best
-    among the private classes taken?"""
+    """If outputs also stand for public classes: `all` lets an answer be one of those (and be wrong), `private` takes
+    the best among the private classes."""
 
 
 class RunConfig(Section):
@@ -156,6 +197,8 @@ class RunConfig(Section):
     training: Training = Training()
     cohort: Cohort = Cohort()
     evaluate: Evaluation = Evaluation()
+    wire: WireSettings = WireSettings()
+    """How what travels is packed, by direction and kind: {up: {logits: half}, down: {logits: half}}."""
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Seconds a client may take for one step before it is left out of the round."""
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 30.0
@@ -177,14 +220,23 @@ class RunConfig(Section):
             }
         return value
 
-    def make_method(self) -> Method:
-        """The method with its settings; a mistake in them is a `ConfigError`."""
-        kind = find(self.method.name)
+    def method_settings(self) -> MethodSettings:
+        """The method's settings; a mistake in them is a `ConfigError`."""
+        schema = find(self.method.name).Settings
         try:
-            settings = kind.Settings(**self.method.settings)
+            return schema(**self.method.settings)
         except ValidationError as error:
-            raise ConfigError(explain(error, kind.Settings, "method")) from None
-        return kind(settings, self.training)
+            raise ConfigError(explain(error, schema, "method")) from None
+
+    def make_method(self) -> Method:
+        """The method with its settings."""
+        return find(self.method.name)(self.method_settings(), self.training)
+
+    def stack_size(self, clients: int) -> int:
+        """How many clients of one architecture are trained stacked, where they can be."""
+        if self.stack != "auto":
+            return self.stack
+        return min(STACK_MOST, -(-self.cohort.size(clients) // cores())) if can_stack(self.training) else 1
 
     def as_file(self) -> dict[str, Any]:
         """The run file that gives exactly this config."""
@@ -195,56 +247,43 @@ class RunConfig(Section):
 
 def read_config(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
     """A run file (or its content), with `a.b=c` overrides, checked."""
-    content = _read_yaml(source) if isinstance(source, Path) else dict(source)
+    content = read_content(source)
     for override in overrides:
         _override(content, override)
     try:
         config = RunConfig.model_validate(content)
     except ValidationError as error:
         raise ConfigError(explain(error, RunConfig)) from None
-    config.make_method()
+    config.method_settings()
     return config
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(path.read_text())
-    except FileNotFoundError:
-        raise ConfigError(f"no run file {path}; `polyfed new {path}` writes one to start from") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-    if content is None:
-        content = {}
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} must hold keys and values; `polyfed new` shows how")
-    return content
+def read_content(source: Path | Mapping[str, Any]) -> dict[str, Any]:
+    """The keys and values of a run file, or of what was given in its place, not checked yet."""
+    if isinstance(source, Path):
+        return read_yaml(source, f"no run file {source}; `polyfed new {source}` writes one to start from")
+    return dict(source)
 
 
 def _override(content: dict[str, Any], override: str) -> None:
-    path, equals, text = override.partition("=")
-    if not equals or not all(path.split(".")):
+    parsed = parse_assignment(override)
+    if parsed is None:
         raise ConfigError(f"--set {override}: write it as key=value, such as training.lr=0.1")
+    key, text = parsed
+    try:
+        set_key(content, key, _read_value(text))
+    except ConfigError as error:
+        raise ConfigError(f"--set {override}: {error}") from None
+
+
+def _read_value(text: str) -> Any:
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
-        value = text
+        return text
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
-        value = float(value)  # YAML wants 1.0e-3 and takes 1e-3 for a text
-    *parents, last = path.split(".")
-    place = content
-    for key in parents:
-        inner = place.get(key)
-        if key == "method" and isinstance(inner, str):
-            inner = {"name": inner}
-        if inner is not None and not isinstance(inner, dict):
-            raise ConfigError(f"--set {override}: '{key}' is a value, nothing can be set inside it")
-        place[key] = dict(inner or {})
-        place = place[key]
-    if path == "method" and isinstance(value, str) and isinstance(content.get("method"), dict):
-        value = {"name": value}  # another method: the old one's settings do not apply
-    place[last] = value
+        return float(value)  # YAML expects 1.0e-3 and reads 1e-3 as text
+    return value
 
 
 def explain(error: ValidationError, schema: type[BaseModel], prefix: str = "") -> str:
@@ -257,7 +296,7 @@ def explain(error: ValidationError, schema: type[BaseModel], prefix: str = "") -
     more = f" (and {left} more)" if left else ""
     if first["type"] == "extra_forbidden":
         return f"{where}: unknown key, {nearest(path[-1], known)}{more}"
-    # Where one of several types would do, each has something to say.
+    # Where one of several types is allowed, pydantic reports an error for each.
     said = [each["msg"].removeprefix("Value error, ") for each in (first, *same)]
     message = ", or ".join(f"{text[0].lower()}{text[1:]}" for text in said)
     given = first.get("input")
@@ -266,9 +305,9 @@ def explain(error: ValidationError, schema: type[BaseModel], prefix: str = "") -
 
 
 def _follow(schema: type[BaseModel], location: Sequence[Any]) -> tuple[list[str], list[str]]:
-    """The keys on the way to an error as they stand in the file, and the keys known where it ends.
+    """The keys on the way to an error as they are in the file, and the keys known where it ends.
 
-    pydantic's own location also names the member of a union that it tried: that is no key of the file.
+    pydantic's own location also names the member of a union that it tried, which is not a key of the file.
     """
     path: list[str] = []
     options = [schema]

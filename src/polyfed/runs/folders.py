@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from polyfed.errors import CheckpointError, ConfigError
+from polyfed import disk
+from polyfed.errors import ConfigError
 from polyfed.runs.checkpoint import read_manifest
 from polyfed.runs.config import RunConfig, read_config
+from polyfed.runs.keys import flatten
 
 State = Literal["new", "begun", "finished"]
 
-LOCK = ".lock"
+RUNS_FOLDER = Path("polyfed-runs")
+"""Where runs are written by default."""
+
 MADE_FIRST = frozenset({"states", "models"})
 MADE_BEFORE_A_CHECKPOINT = MADE_FIRST | {
-    LOCK,
+    disk.LOCK,
     "scratch",
     "config.yaml",
     "history.jsonl",
@@ -28,14 +31,23 @@ MADE_BEFORE_A_CHECKPOINT = MADE_FIRST | {
 }
 
 
+def unused_folder(path: Path) -> Path:
+    """This folder if it is empty or not there, else the first of `NAME-2`, `NAME-3` … that is."""
+    candidate, number = path, 1
+    while not _is_unused(candidate):
+        number += 1
+        candidate = path.with_name(f"{path.name}-{number}")
+    return candidate
+
+
 def state_of_folder(path: Path, config: RunConfig) -> State:
     """Whether a run of this config is new, begun or finished there; a `ConfigError` if it holds something else."""
     if not (path / "manifest.json").exists():
-        if not path.exists() or not any(path.iterdir()) or _is_stillborn(path):
+        if _is_unused(path) or _was_killed_before_a_checkpoint(path):
             return "new"
         raise ConfigError(f"{path} is not empty and holds no run: choose another --out")
     read_manifest(path)
-    there, here = _keys(read_config(path / "config.yaml")), _keys(config)
+    there, here = _values_of(read_config(path / "config.yaml")), _values_of(config)
     decided = {key: there.get(key) if value == "auto" else value for key, value in here.items()}
     difference = first_difference(there, decided)
     if difference is not None:
@@ -44,41 +56,31 @@ def state_of_folder(path: Path, config: RunConfig) -> State:
 
 
 def clear(path: Path) -> None:
-    """Make a folder empty again in which a run was killed before its first checkpoint; nothing else is touched."""
-    if not path.exists() or not any(path.iterdir()):
+    """Empty a folder in which a run was killed before its first checkpoint; any other is left as it is."""
+    if _is_unused(path):
         return
-    if not _is_stillborn(path):
+    if not _was_killed_before_a_checkpoint(path):
         raise ConfigError(f"{path} is not empty: choose another --out")
-    lock = path / LOCK
-    if lock.exists():
-        with lock.open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise CheckpointError(
-                    f"another process is at work in {path}: wait for it or stop it"
-                ) from None
-            _empty(path)
-    else:
-        _empty(path)
+    with disk.lock(path):
+        # The lock is removed last: should this process be killed here, the folder can still be told to be ours.
+        for part in sorted(path.iterdir(), key=lambda part: part.name == disk.LOCK):
+            if part.is_dir():
+                shutil.rmtree(part)
+            else:
+                part.unlink()
 
 
-def _empty(path: Path) -> None:
-    # The lock goes last: should this process be killed here, the folder can still be told to be ours.
-    for part in sorted(path.iterdir(), key=lambda part: part.name == LOCK):
-        if part.is_dir():
-            shutil.rmtree(part)
-        else:
-            part.unlink()
+def _is_unused(path: Path) -> bool:
+    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
 
 
-def _is_stillborn(path: Path) -> bool:
+def _was_killed_before_a_checkpoint(path: Path) -> bool:
     """Whether all that is there is what a run leaves that was killed before its first checkpoint.
 
     That is its lock and a few files without content of value; or two empty folders, before there is a lock.
     """
     names = {part.name for part in path.iterdir()}
-    if LOCK not in names:
+    if disk.LOCK not in names:
         return names <= MADE_FIRST and not any(any((path / name).iterdir()) for name in names)
     logs = [path / name for name in names if name.endswith(".jsonl")]
     models = path / "models"
@@ -92,7 +94,7 @@ def _is_stillborn(path: Path) -> bool:
 
 
 def first_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
-    """The first key in which two files differ, in words."""
+    """The first key in which two files differ, in words; None if there is none."""
     for key in dict.fromkeys([*here, *there]):
         old, new = there.get(key), here.get(key)
         if old != new:
@@ -100,16 +102,7 @@ def first_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str |
     return None
 
 
-def _keys(config: RunConfig) -> dict[str, Any]:
-    """Every key of a run file with its value, the method's defaults written out."""
-    settings = config.make_method().settings.model_dump(mode="json")
-    return dict(flat({**config.as_file(), "method": {"name": config.method.name, **settings}}))
-
-
-def flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested keys as `a.b`."""
-    for key, value in content.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+def _values_of(config: RunConfig) -> dict[str, Any]:
+    """Every dotted key of a run file with its value, the method's defaults written out."""
+    settings = config.method_settings().model_dump(mode="json")
+    return flatten({**config.as_file(), "method": {"name": config.method.name, **settings}})

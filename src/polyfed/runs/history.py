@@ -8,9 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from polyfed.disk import digest
+from polyfed.disk import digest, read_yaml
 from polyfed.errors import CheckpointError
 from polyfed.federation.ledger import Entry, entries
 from polyfed.runs.checkpoint import read_lines, read_manifest
@@ -27,7 +25,8 @@ class RunRecord:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        return dict(yaml.safe_load((self.path / "config.yaml").read_text()))
+        file = self.path / "config.yaml"
+        return read_yaml(file, f"{file} is missing: {self.path} is not a whole run directory")
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -56,7 +55,7 @@ class RunRecord:
 
     @property
     def preparation(self) -> dict[str, Any]:
-        """The history's line of what was done before the first round; empty where there is none."""
+        """The history's line on what was done before the first round; empty if the method does nothing then."""
         first = next(read_lines(self.path / "history.jsonl"), {})
         return first if first.get("round") == 0 else {}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from polyfed.federation.message import Kind
 from polyfed.federation.nodes import Measurement
@@ -17,9 +17,13 @@ Summary = dict[str, Any]
 
 PARTS = ("own", "whole", "others")
 
+ReportedRound = Literal["last", "chosen"]
+"""Results are reported at the last round, and at the one chosen on validation."""
+REPORTED_ROUNDS: tuple[ReportedRound, ReportedRound] = ("last", "chosen")
+
 
 def accuracy(score: Sequence[int]) -> float:
-    """Right of all."""
+    """The share that is right of a score [right, total]."""
     right, total = score
     return right / total
 
@@ -35,7 +39,7 @@ def spread_of(values: Sequence[float]) -> dict[str, float]:
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and spread (sample standard deviation, n − 1) over seeds; of one value there is no spread."""
+    """Mean and spread (sample standard deviation, n − 1) over seeds; a single value has no spread."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
@@ -55,7 +59,7 @@ def wlp(scores: Sequence[Sequence[int]]) -> float:
 
 
 def summarise(scores: Mapping[int, Measurement], architecture: Callable[[int], str]) -> Summary:
-    """Everything that is reported of one evaluation."""
+    """Everything that is reported about one evaluation."""
     summary: Summary = {}
     for part in PARTS:
         values = [accuracy(score[part]) for score in scores.values() if part in score]
@@ -82,7 +86,7 @@ def summarise(scores: Mapping[int, Measurement], architecture: Callable[[int], s
 
 
 def with_others(score: Measurement) -> Measurement:
-    """A score with what is not a client's own of the whole test set (cross-domain performance)."""
+    """A score with its part on the other clients' rows of the whole test set (cross-domain performance)."""
     if "own" not in score or "whole" not in score:
         return score
     right, total = (whole - own for whole, own in zip(score["whole"], score["own"], strict=True))
@@ -110,6 +114,6 @@ def chosen_round(lines: Sequence[Mapping[str, Any]]) -> int | None:
 
 
 def sent_per_client(summary: Mapping[str, Any]) -> float:
-    """Bytes that a client sent in the whole run, on average, framing left out."""
+    """Bytes that a client sent in the whole run, on average, without framing."""
     sizes = summary["bytes"]["up"]
     return float(sum(size for kind, size in sizes.items() if kind != Kind.CONTROL) / summary["clients"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
-import statistics
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,16 +13,18 @@ import safetensors.torch
 import torch
 
 from polyfed import disk, learn
-from polyfed.engines import Inline, Pool
-from polyfed.errors import RunError, WorkerLost
+from polyfed.errors import CheckpointError, RunError, WorkerLost
 from polyfed.federation.engine import Engine
-from polyfed.federation.fleet import Fleet
+from polyfed.federation.fleet import EngineFleet
 from polyfed.federation.ledger import Ledger
 from polyfed.federation.message import METADATA_KEY, Weights
-from polyfed.federation.nodes import client_name
-from polyfed.runs import metrics
+from polyfed.federation.program import Program
+from polyfed.federation.shelf import Shelf
+from polyfed.federation.wire import Wire
+from polyfed.runs import evaluation, metrics
 from polyfed.runs.checkpoint import RunDirectory, disk_trouble
-from polyfed.runs.setup import Federation
+from polyfed.runs.evaluation import Evaluation, EvaluationSteps
+from polyfed.runs.federation import Federation, cohorts_of, scored_clients
 
 logger = logging.getLogger(__name__)
 
@@ -49,24 +49,37 @@ class Run:
         self.last: dict[str, Any] | None = None
         self._stopping = False
         self._open = False
-        self._server_scores: dict[str, list[int]] = {}
+        self._steps = EvaluationSteps(self.method, federation.scored_outputs)
+        self.program = Program(self.method, {evaluation.NAME: self._steps}, Wire(self.config.wire))
         self._reset()
 
     def _reset(self) -> None:
         """What a run is before its first round."""
         self.ledger = Ledger()
         self.server = self.federation.server()
-        self.server.take_measure = self._measure_server
-        self.fleet = Fleet(
+        self.server.shelf = Shelf(self.directory.scratch / "shelf")
+        self.fleet = EngineFleet(
             self.engine,
-            self.method,
+            self.program,
             self.federation.roster,
             self.federation.seeds,
             self.ledger,
-            self.federation.cohorts(),
+            cohorts_of(self.config, len(self.federation.roster)),
+            self.federation.sizes,
             int(self.config.stack),
             self.federation.stackable(),
         )
+        roster = self.federation.roster
+        scored = scored_clients(self.config, self.federation.seeds, len(roster))
+        self.evaluation = Evaluation(
+            self._steps,
+            self.fleet,
+            [roster[index] for index in scored],
+            lambda: self.federation.whole_rows,
+            others=self.federation.own_in_whole,
+        )
+        self.server.workers = self.fleet
+        self.server.observer = self.evaluation
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -86,7 +99,7 @@ class Run:
         """Start the engine and set the run up, or back to its last checkpoint. `go` does it where need be."""
         if not self._open:
             self._open = True
-            self.engine.open(self.federation, self.method, self.directory.scratch)
+            self.engine.open(self.federation.population, self.program, self.directory.scratch)
             self._begin()
 
     def go(self, listener: Listener | None = None) -> None:
@@ -147,7 +160,7 @@ class Run:
             except WorkerLost as error:
                 lost += 1
                 if lost > LOST_WORKERS_ALLOWED:
-                    raise RunError(f"{lost} workers were lost, the last one thus: {error}") from error
+                    raise RunError(f"{lost} workers were lost, the last one because {error}") from error
                 logger.warning("%s; going back to round %d", error, self.directory.manifest["round"])
                 self._go_back()
                 continue
@@ -172,12 +185,7 @@ class Run:
         evaluating = number % self.config.evaluate.every == 0 or number == self.config.rounds
         self._open_round(number, measuring=evaluating)
         self._learn(lambda: self.method.round(number, self.fleet, self.server))
-        scores = {}
-        if evaluating:
-            looked_at = [self.federation.roster[index] for index in self.federation.scored_clients()]
-            scores = self.fleet.examine(looked_at, self.server, len(self.federation.whole_test))
-            if self.federation.own_in_whole:
-                scores = {index: metrics.with_others(score) for index, score in scores.items()}
+        scores = self.evaluation.look(self.server) if evaluating else {}
         self.seconds = time.perf_counter() - started
         self._write(number, scores)
         self.round = number
@@ -195,43 +203,12 @@ class Run:
 
     def _open_round(self, number: int, *, measuring: bool) -> None:
         self.fleet.begin(number, measuring=measuring)
+        self.evaluation.begin()
         self.server.round = number
-        self._server_scores = {}
-
-    # -- evaluation ------------------------------------------------------------------------------------------
-
-    def _measure_server(self, stage: str, models: Mapping[str, Weights]) -> None:
-        if self.fleet.measuring:
-            rows = len(self.federation.whole_test)
-            looked_at = [self.federation.roster[index] for index in self.federation.scored_clients()]
-            scores = self.fleet.examine_shared(looked_at, models, rows)
-            whole = [score["whole"] for score in scores.values() if "whole" in score]
-            if whole:
-                self._server_scores[stage] = whole[0]
 
     def _write(self, number: int, scores: Mapping[int, Any]) -> None:
         """The round's lines in history and ledger."""
-        line: dict[str, Any] = {"round": number}
-        architecture = self.federation.architecture
-        if scores:
-            line["summary"] = metrics.summarise(scores, architecture)
-            line["clients"] = {client_name(index): score for index, score in sorted(scores.items())}
-        if self.fleet.measured:
-            line["stages"] = {
-                stage: metrics.summarise(dict(sorted(found.items())), architecture)
-                for stage, found in self.fleet.measured.items()
-            }
-        if self.fleet.noted:
-            means = {name: statistics.fmean(values) for name, values in self.fleet.noted.items()}
-            # JSON has no NaN: a loss that is none is null.
-            line["noted"] = {name: mean if math.isfinite(mean) else None for name, mean in means.items()}
-        if self._server_scores:
-            line["server"] = {stage: metrics.accuracy(score) for stage, score in self._server_scores.items()}
-        if self.fleet.failures:
-            line["failures"] = [
-                {"client": client_name(failure.client), "step": failure.step, "reason": failure.reason}
-                for failure in self.fleet.failures
-            ]
+        line = {"round": number, **self.evaluation.line(scores, self.federation.roster)}
         entry = self.ledger.close_round(number)
         if entry is not None:
             self.directory.ledger.append(entry)
@@ -246,12 +223,13 @@ class Run:
 
     def _commit(self) -> None:
         label = str(self.round) if self.prepared else "start"
-        saved = self.engine.save(self.directory.path / "states", label)
+        states = self.directory.path / "states"
+        saved = self.engine.save(states, label) + self.server.shelf.save(states, label)
         facts = {
             "prepared": self.prepared,
             "seconds": self.seconds,
             "finished": self.finished,
-            "data": self.federation.dataset.fingerprint,
+            "data": self.federation.fingerprint,
         }
         self.directory.commit(self.round, label, self.server.state(), saved, facts)
 
@@ -259,12 +237,13 @@ class Run:
         """Be what the last checkpoint was."""
         state = self.directory.rewind()
         manifest = self.directory.manifest
-        if manifest["data"] != self.federation.dataset.fingerprint:
+        if manifest["data"] != self.federation.fingerprint:
             raise RunError(
                 f"the data are not those that {self.path} began with: it cannot be resumed with others"
             )
         self._reset()
         self.server.restore(state)
+        self.server.shelf.restore(self.directory.shelf_files())
         for line in self.directory.ledger.lines():
             self.ledger.replay(line)
         self.last = None
@@ -273,7 +252,19 @@ class Run:
         self.round = manifest["round"]
         self.prepared = manifest["prepared"]
         self.seconds = manifest["seconds"]
-        self.engine.restore(self.directory.state_files())
+        self.engine.restore(self.client_files())
+
+    def client_files(self) -> dict[int, Path]:
+        """The clients' state files by the clients' numbers, as engines want them."""
+        files: dict[int, Path] = {}
+        names = self.federation.roster.names
+        for name, path in self.directory.state_files().items():
+            if name not in names:
+                raise CheckpointError(
+                    f"{self.path} was edited: it has a state of {name!r:.100}, not a client"
+                )
+            files[names.index(name)] = path
+        return files
 
     # -- the end ---------------------------------------------------------------------------------------------
 
@@ -296,27 +287,27 @@ class Run:
             "last": by_round[self.round],
             "chosen": {"round": chosen, **by_round[chosen]} if chosen is not None else None,
             "bytes": self.ledger.by_kind(),
-            "clients": self.federation.clients,
+            "clients": len(self.federation.roster),
             "seconds": round(self.seconds, 3),
             "failures": sum(len(line.get("failures", ())) for line in self.directory.history.lines()),
         }
         disk.replace(self.path / "summary.json", (json.dumps(summary, indent=1) + "\n").encode())
 
     def _write_models(self) -> None:
-        """A file a client that has a model of its own; a file an architecture where clients share one."""
+        """A file for each client that has a model of its own; one per architecture where clients share one."""
         roster = self.federation.roster
-        trained = [roster[index] for index in sorted(self.directory.states)]
+        trained = [roster[index] for index in sorted(self.client_files())]
         if "model" in self.method.keeps or self.method.personal:
-            for reply in self.fleet.final_models(trained, self.server):
+            for reply in self.evaluation.final_models(trained, self.server):
                 self._write_model(reply.client.name, reply.client.architecture, reply["weights"])
-        firsts = [
-            int((self.federation.which == place).argmax()) for place in range(len(roster.architectures))
-        ]
+        firsts = [int((roster.which == place).argmax()) for place in range(len(roster.architectures))]
         for facts in (roster[index] for index in firsts):
             served = self.method.serves(self.server, facts)
             if served is not None:
                 self._write_model(facts.architecture, facts.architecture, served)
-        shared = {"architectures": roster.architectures, "which": self.federation.which.tolist()}
+        shared = {"architectures": roster.architectures, "which": roster.which.tolist()}
+        if roster.names.given is not None:
+            shared["names"] = roster.names.given
         disk.replace(self.path / "models" / "clients.json", json.dumps(shared).encode())
         if self.server.model is not None and self.server.architecture is not None:
             self._write_model("server", self.server.architecture, learn.weights_of(self.server.model))
@@ -324,8 +315,8 @@ class Run:
     def _write_model(self, name: str, architecture: str, weights: Weights) -> None:
         facts = {
             "architecture": architecture,
-            "shape": self.federation.shape,
-            "outputs": self.federation.outputs,
+            "shape": self.server.shape,
+            "outputs": self.server.outputs,
             "norm": self.config.models.norm,
         }
         # One key: safetensors writes several in no fixed order, and equal models should be equal files.
@@ -333,8 +324,3 @@ class Run:
         path = self.path / "models" / f"{name}.safetensors"
         tensors = {key: tensor.contiguous() for key, tensor in weights.items()}
         safetensors.torch.save_file(tensors, path, metadata)
-
-
-def make_engine(workers: int | None, timeout: float | None) -> Engine:
-    """The inline engine for one worker, else a pool (of as many workers as there are cores, unless told)."""
-    return Inline(timeout) if workers == 1 else Pool(workers, timeout)

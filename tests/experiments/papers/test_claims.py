@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from polyfed.experiments.papers import Paper
-from polyfed.experiments.papers.claims import BySeed, judge, judge_all
+from polyfed.experiments.papers.claims import BySeed, Comparison, judge, judge_all
 from polyfed.experiments.papers.paper import Claim
-from polyfed.experiments.papers.terms import places_of
+from polyfed.experiments.papers.terms import columns_judged
 
 Numbers = Mapping[str, Mapping[int, float]]
 
@@ -18,20 +18,18 @@ Numbers = Mapping[str, Mapping[int, float]]
 def verdict(numbers: Numbers, **claim: Any) -> Any:
     """A claim judged in a column `c` of a table `t`, on numbers by row (or `row@column`, or `table.row`)."""
 
-    def look(table: str, row: str, column: str) -> BySeed:
+    def find(table: str, row: str, column: str) -> BySeed:
         name = row if table == "t" else f"{table}.{row}"
         return numbers.get(f"{name}@{column}") or numbers.get(name) or {}
 
-    return judge(Claim(text="x", **claim), "t", "c", look)
+    return judge(Claim(text="x", **claim), "t", "c", find)
 
 
 def test_an_order_is_shown_if_the_mean_difference_is_larger_than_its_spread() -> None:
     # a − b: 2, 4, 6; mean 4, sample deviation √((4 + 0 + 4) / 2) = 2; 4 > 2
     found = verdict({"a": {0: 12, 1: 24, 2: 36}, "b": {0: 10, 1: 20, 2: 30}}, order=["a", "b"])
     assert found.mark == "shown"
-    link = found.weakest
-    assert (link.what, link.mean, link.spread, link.held, link.seeds) == ("a − b", 4.0, 2.0, 3, 3)
-    assert link.slack == 2.0
+    assert found.weakest == Comparison("a − b", mean=4.0, spread=2.0, held=3, seeds=3, slack=2.0)
 
 
 def test_an_order_is_not_shown_if_the_spread_is_as_large() -> None:
@@ -70,7 +68,7 @@ def test_a_margin_below_zero_allows_to_fall_short_by_that_much() -> None:
     assert verdict(numbers, order=["a", "b"], margin=-0.6).mark == "not shown"
 
 
-def test_of_a_chain_the_weakest_link_decides() -> None:
+def test_in_a_chain_the_weakest_comparison_decides() -> None:
     # a − b: 10 ± 0; b − c: 1, 3, mean 2, deviation √2 ≈ 1.41, slack 0.59; c − d: 5 ± 0
     numbers: dict[str, dict[int, float]] = {
         "a": {0: 20, 1: 20},
@@ -84,7 +82,7 @@ def test_of_a_chain_the_weakest_link_decides() -> None:
     numbers["d"] = {0: 8, 1: 8}  # c − d: 1, −1
     found = verdict(numbers, order=["a", "b", "c", "d"])
     assert (found.mark, found.weakest.what) == ("not shown", "c − d")
-    assert [link.what for link in found.links] == ["a − b", "b − c", "c − d"]
+    assert [comparison.what for comparison in found.comparisons] == ["a − b", "b − c", "c − d"]
 
 
 def test_a_ratio_is_judged_seed_by_seed() -> None:
@@ -122,9 +120,9 @@ def test_terms_name_other_columns_and_other_tables() -> None:
 
 def test_a_claim_is_judged_in_every_column_unless_it_names_them(fake: Paper) -> None:
     everywhere, named = fake.tables["main"].claims
-    assert places_of(everywhere, "main", fake) == ("even", "skewed")
-    assert places_of(everywhere.model_copy(update={"only": ("skewed",)}), "main", fake) == ("skewed",)
-    assert places_of(named, "main", fake) == (None,)
+    assert columns_judged(everywhere, "main", fake) == ("even", "skewed")
+    assert columns_judged(everywhere.model_copy(update={"only": ("skewed",)}), "main", fake) == ("skewed",)
+    assert columns_judged(named, "main", fake) == (None,)
 
 
 def test_all_claims_of_a_table_are_judged_on_the_last_and_the_chosen_round(fake: Paper) -> None:
@@ -137,7 +135,7 @@ def test_all_claims_of_a_table_are_judged_on_the_last_and_the_chosen_round(fake:
         chosen=lambda _table, row, _column: chosen[row],
         printed=lambda _table, row, _column: {},
     )
-    assert [(each.place, each.last.mark, each.chosen.mark, each.paper.mark) for each in judged] == [
+    assert [(each.column, each.last.mark, each.chosen.mark, each.paper.mark) for each in judged] == [
         ("even", "shown", "not shown", "not measured"),
         ("skewed", "shown", "not shown", "not measured"),
         (None, "not shown", "not shown", "not measured"),

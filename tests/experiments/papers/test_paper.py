@@ -1,4 +1,4 @@
-"""A paper's file: what may stand in it, and that a slip of the pen is found when it is read."""
+"""A paper's file: what it may hold, and that a mistake is found when it is read."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.experiments.papers.conftest import Write
+from tests.experiments.conftest import Write
 
 from polyfed.errors import ConfigError
 from polyfed.experiments import papers
 from polyfed.experiments.papers import Paper
 from polyfed.experiments.papers.claims import judge
-from polyfed.experiments.papers.paper import Printed
-from polyfed.experiments.papers.terms import places_of
-from polyfed.experiments.reproduce.outcome import printed_look
-from polyfed.experiments.reproduce.plan import make_plan
+from polyfed.experiments.papers.paper import PrintedNumber
+from polyfed.experiments.papers.terms import columns_judged
+from polyfed.experiments.reproduce.measured import find_printed
+from polyfed.experiments.reproduce.plan import plan_reproduction
 
 
 def set_at(content: Any, path: str, value: Any) -> None:
@@ -43,8 +43,8 @@ MISTAKES: dict[str, tuple[str, Any, str]] = {
     ),
     "no setting's scale": ("scales.tiny.settings.odd", {}, "scales.tiny.settings: no setting 'odd'"),
     "unknown column": ("tables.main.columns.0", "eve", "no setting 'eve', did you mean 'even'?"),
-    "a column twice": ("tables.main.columns.1", "even", "tables.main.columns: 'even' is there 2 times"),
-    "a row twice": ("tables.main.rows.1.key", "alone", "tables.main.rows: 'alone' is there 2 times"),
+    "a column twice": ("tables.main.columns.1", "even", "tables.main.columns: 'even' appears 2 times"),
+    "a row twice": ("tables.main.rows.1.key", "alone", "tables.main.rows: 'alone' appears 2 times"),
     "a number for no column": (
         "tables.main.rows.0.paper.evn",
         1,
@@ -82,7 +82,7 @@ MISTAKES: dict[str, tuple[str, Any, str]] = {
         {"key": "one", "name": "x", "run": "alone"},
         "has no setting",
     ),
-    "no term": ("tables.main.claims.0.order.0", "together > alone", "is no term"),
+    "no term": ("tables.main.claims.0.order.0", "together > alone", "does not name a number"),
     "no row of that name": (
         "tables.main.claims.0.order.0",
         "togehter",
@@ -104,7 +104,7 @@ MISTAKES: dict[str, tuple[str, Any, str]] = {
         "cost.together: no column 'even'",
     ),
     "only nowhere": ("tables.main.claims.0.only", ["od"], "claims.0.only: no column 'od'"),
-    "only without effect": ("tables.main.claims.1.only", ["even"], "`only` says nothing"),
+    "only without effect": ("tables.main.claims.1.only", ["even"], "leave out `only`"),
     "apples and pears": (
         "tables.main.claims.1.order.0",
         "cost.together@up",
@@ -152,7 +152,7 @@ def test_a_mistake_is_one_line_that_says_where(what: str, content: dict[str, Any
     assert "\n" not in message
 
 
-def test_the_file_may_be_missing_or_no_yaml(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_or_not_yaml_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no file .*nowhere\.yaml"):
         papers.load(str(tmp_path / "nowhere.yaml"))
     (tmp_path / "bad.yaml").write_text("a: [1,\nb")
@@ -174,7 +174,7 @@ def test_the_file_may_be_missing_or_no_yaml(tmp_path: Path) -> None:
     ],
 )
 def test_numbers_keep_the_form_that_the_paper_gives_them(given: Any, text: str, value: float) -> None:
-    printed = Printed.model_validate(given)
+    printed = PrintedNumber.model_validate(given)
     assert printed.text == text
     assert printed.value == pytest.approx(value)
 
@@ -192,7 +192,7 @@ def test_a_column_of_a_group_is_named_by_both(fake: Paper) -> None:
     assert fake.tables["domains"].groups and not fake.tables["main"].groups
 
 
-def test_a_table_may_be_there_at_some_scales_only(fake: Paper) -> None:
+def test_a_table_may_be_limited_to_some_scales(fake: Paper) -> None:
     assert fake.scales_of(fake.tables["traffic"]) == ("tiny",)
     assert fake.scales_of(fake.tables["main"]) == ("paper", "tiny")
 
@@ -214,8 +214,31 @@ def test_the_example_of_the_documentation_loads(tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / "docs" / "your-own.md").read_text()
     example = text.partition("## Your own table")[2].partition("```yaml\n")[2].partition("```")[0]
     (tmp_path / "mine.yaml").write_text(example)
-    plan = make_plan(f"{tmp_path}/mine.yaml/gain", out=tmp_path)
+    plan = plan_reproduction(f"{tmp_path}/mine.yaml/gain", out=tmp_path)
     assert len(plan.jobs) == 2 * 2 * 2
     for claim in plan.paper.tables["gain"].claims:
-        for place in places_of(claim, "gain", plan.paper):
-            assert judge(claim, "gain", place, printed_look(plan.paper)).mark == "shown"
+        for place in columns_judged(claim, "gain", plan.paper):
+            assert judge(claim, "gain", place, find_printed(plan.paper)).mark == "shown"
+
+
+def test_the_order_is_base_run_setting_scale_and_seed() -> None:
+    """Each layer says what it is in a key that all above it set too: the last to speak is heard."""
+    layers = ["base", "run", "setting", "all", "this-run", "this-setting"]
+    said = [
+        {"method": {f"from-{place}": layer for place in range(number, 7)}}
+        for number, layer in enumerate(layers)
+    ]
+    paper = Paper.model_validate(
+        {
+            "id": "x",
+            "title": "t",
+            "cite": "c",
+            "base": said[0],
+            "runs": {"r": said[1]},
+            "settings": {"s": {"name": "S", "set": said[2]}},
+            "scales": {"tiny": {"set": said[3], "runs": {"r": said[4]}, "settings": {"s": said[5]}}},
+        }
+    )
+    config = paper.config("r", "s", "tiny", 7)
+    assert [config["method"][f"from-{place}"] for place in range(7)] == [*layers, "this-setting"]
+    assert (config["name"], config["seed"]) == ("r-s-7", 7)

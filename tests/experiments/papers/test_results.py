@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from polyfed.experiments.papers import Paper
-from polyfed.experiments.papers.paper import Table
+from polyfed.experiments.papers.paper import PaperTable
 from polyfed.experiments.papers.results import (
     Evaluations,
     RunKey,
@@ -97,14 +97,14 @@ def test_each_client_may_have_a_round_of_its_own_chosen() -> None:
     assert run.value("clients.client-1.whole", "chosen") == 0.7
     assert run.value("clients.client-0.whole", "last") == 0.9
     assert run.value("whole.mean", "last") == 0.8
-    assert run.value("bytes.up", "chosen") is None  # no moment is everyone's
+    assert run.value("bytes.up", "chosen") is None  # no which is everyone's
     assert Evaluations(lines).value("whole.mean", "chosen") == 0.8
     untold = line(1, 0.3, clients={"client-0": {"whole": [3, 10]}})
     assert Evaluations([untold], chosen="each").value("whole.mean", "chosen") is None
 
 
 def test_what_was_sent_is_of_the_whole_run() -> None:
-    # 3 clients sent 600 + 60 bytes besides framing in 4 rounds: 220 each, 55 a round
+    # 3 clients sent 600 + 60 bytes besides framing in 4 rounds: 220 each, 55 per round
     sent = sent_in(
         {"bytes": {"up": {"posteriors": 600, "metrics": 60, "control": 999}}, "clients": 3, "rounds": 4}
     )
@@ -133,7 +133,7 @@ def cell(paper: Paper, table: str, row: str, column: str) -> Any:
     return read_cell(given, given.row(row), given.column(column), RUNS)
 
 
-def test_a_cell_has_a_value_a_seed_in_its_unit(fake: Paper) -> None:
+def test_a_cell_has_one_value_per_seed_in_its_unit(fake: Paper) -> None:
     alone = cell(fake, "main", "alone", "even")
     assert (alone.last, alone.chosen) == ({0: 40.0, 1: 20.0}, {0: 50.0, 1: 60.0})
     assert cell(fake, "main", "alone", "skewed").last == {}
@@ -146,7 +146,7 @@ def test_a_difference_is_taken_seed_by_seed(fake: Paper) -> None:
     assert gain.chosen == {1: pytest.approx(90 - 60)}
 
 
-def test_a_ratio_is_taken_seed_by_seed_and_of_nothing_there_is_none(fake: Paper) -> None:
+def test_a_ratio_is_taken_seed_by_seed_and_not_to_zero(fake: Paper) -> None:
     table = fake.tables["traffic"]
     runs = {
         RunKey("together", "even", seed): Evaluations(
@@ -161,7 +161,7 @@ def test_a_ratio_is_taken_seed_by_seed_and_of_nothing_there_is_none(fake: Paper)
 def test_parameters_are_counted_on_the_models_themselves(fake: Paper) -> None:
     # mlp-small: 64·64 + 64 in its hidden layer, 64·10 + 10 at its head
     one = 64 * 64 + 64 + 64 * 10 + 10
-    table: Table = fake.tables["sizes"]
+    table: PaperTable = fake.tables["sizes"]
     assert count_parameters(table, {"mlp-small": 1}) == one
     assert cell(fake, "sizes", "four", "parameters").last == {0: 4 * one}
 

@@ -1,4 +1,4 @@
-"""The papers that come along: every one loads, every run's config holds, every claim is true of the paper's numbers."""
+"""The papers that come with polyfed: each loads, each config is valid, each claim holds on the paper's numbers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from polyfed.experiments import papers
 from polyfed.experiments.papers import Paper
 from polyfed.experiments.papers.claims import judge
 from polyfed.experiments.papers.results import count_parameters
-from polyfed.experiments.papers.terms import places_of, terms_of
-from polyfed.experiments.reproduce.outcome import printed_look
-from polyfed.experiments.reproduce.plan import check_ready, config_of, make_plan
+from polyfed.experiments.papers.terms import columns_judged, terms_of
+from polyfed.experiments.reproduce.measured import find_printed
+from polyfed.experiments.reproduce.plan import check_ready, config_of, plan_reproduction
 
 SHIPPED = papers.known()
 
@@ -37,24 +37,24 @@ def test_every_config_at_every_scale_passes_the_checks_of_a_run_file(paper: Pape
 def test_every_table_and_figure_can_be_planned_at_every_scale(paper: Paper) -> None:
     for key, item in {**paper.tables, **paper.figures}.items():
         for scale in paper.scales_of(item):
-            assert make_plan(f"{paper.id}/{key}", scale=scale, seeds=1).paper == paper
+            assert plan_reproduction(f"{paper.id}/{key}", scale=scale, seeds=1).paper == paper
 
 
 def test_every_table_and_figure_is_ready_to_be_measured_at_tiny(paper: Paper, tmp_path: Path) -> None:
     """Data, models and what the methods need are at hand, for each of its runs."""
     for key, item in {**paper.tables, **paper.figures}.items():
         if "tiny" in paper.scales_of(item):
-            check_ready(make_plan(f"{paper.id}/{key}", scale="tiny", seeds=1, out=tmp_path))
+            check_ready(plan_reproduction(f"{paper.id}/{key}", scale="tiny", seeds=1, out=tmp_path))
 
 
 def test_every_claim_holds_on_the_papers_own_numbers(paper: Paper) -> None:
     """Where it prints them: of a ratio it may print the ratio alone."""
     for key, table in paper.tables.items():
         for claim in table.claims:
-            for place in places_of(claim, key, paper):
+            for place in columns_judged(claim, key, paper):
                 printed = any(paper.tables[term.table].row(term.row).paper for term in terms_of(claim, key))
                 expected = "shown" if printed or not claim.ratio else "not measured"
-                assert judge(claim, key, place, printed_look(paper)).mark == expected, (claim.text, place)
+                assert judge(claim, key, place, find_printed(paper)).mark == expected, (claim.text, place)
 
 
 def test_differences_add_up_in_the_paper(paper: Paper) -> None:
@@ -113,7 +113,7 @@ def test_004_accuracy_over_all_is_that_of_the_own_and_three_other_domains_but_fo
 
 
 def numbers_sent(rounds: int, batch: int, classes: int) -> int:
-    """By a node of FedH2L, as the paper counts: posteriors and an accuracy, once a round."""
+    """By a node of FedH2L, as the paper counts: posteriors and an accuracy, once per round."""
     return rounds * (batch * classes + 1)
 
 
@@ -157,7 +157,7 @@ def test_004_fedavg_has_the_bandwidth_that_it_is_said_to_have(
     assert config.rounds * config.training.steps == pytest.approx(steps, rel=0.011)
 
 
-def test_004_all_take_as_many_local_steps_and_are_looked_at_as_often() -> None:
+def test_004_all_take_as_many_local_steps_and_are_evaluated_as_often() -> None:
     paper = papers.load("004")
     for scale in ("paper", "small", "tiny"):
         ours = config_of(paper, "fedh2l-10", "mnist", scale, seed=0)

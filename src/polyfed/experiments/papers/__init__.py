@@ -10,9 +10,9 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-import yaml
 from pydantic import ValidationError
 
+from polyfed.disk import read_yaml
 from polyfed.errors import ConfigError, nearest
 from polyfed.experiments.papers.paper import Paper
 from polyfed.experiments.papers.validate import check
@@ -30,22 +30,13 @@ def known() -> list[str]:
 
 
 def load(name: str) -> Paper:
-    """A paper by its number, or a file of one's own in the same form (`mine.yaml`)."""
+    """A paper by its number, or your own file in the same form (`mine.yaml`)."""
     file: Traversable = Path(name)
     if not name.endswith(ENDING):
         if name not in known():
             raise ConfigError(f"no paper '{name}', {nearest(name, known())}")
         file = files("polyfed.experiments.papers") / f"{name}{ENDING}"
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"no file {name}; papers that come along: {', '.join(known())}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {name}: {error}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{name} is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{name} must hold the keys and values of a paper")
+    content = read_yaml(file, f"no file {name}; papers that come with polyfed: {', '.join(known())}")
     try:
         paper = Paper.model_validate({"id": Path(name).name.removesuffix(ENDING), **content})
         check(paper)

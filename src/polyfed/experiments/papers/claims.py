@@ -14,21 +14,21 @@ from itertools import pairwise
 from typing import Literal
 
 from polyfed.experiments.papers.paper import Claim, Paper
-from polyfed.experiments.papers.terms import Term, places_of, terms_of
+from polyfed.experiments.papers.terms import Term, columns_judged, terms_of
 from polyfed.runs.metrics import mean_and_spread
 
 Mark = Literal["shown", "not shown", "not measured"]
 BySeed = Mapping[int, float]
-Look = Callable[[str, str, str], BySeed]
-"""(table, row, column) → its values by seed; none where it was not measured."""
+FindValues = Callable[[str, str, str], BySeed]
+"""(table, row, column) → the cell's values by seed; none where it was not measured."""
 
 
 @dataclass(frozen=True)
-class Link:
-    """One comparison of a claim.
+class Comparison:
+    """Two numbers of a claim beside each other, seed by seed.
 
-    mean, spread: of the differences (of the ratios) over seeds.
-    held: the number of seeds in which it is so, of `seeds`.
+    mean, spread: of the differences (or ratios) over seeds.
+    held: the number of seeds, out of `seeds`, in which the claim is true.
     slack: how far the mean is beyond the margin, less the spread; above 0 is shown.
     """
 
@@ -42,15 +42,15 @@ class Link:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim at one place: its mark, and the comparisons that it rests on; none if it was not measured."""
+    """A claim in one column: its mark, and the comparisons that it rests on; none if it was not measured."""
 
     mark: Mark
-    links: tuple[Link, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
 
     @property
-    def weakest(self) -> Link | None:
-        """The link of which least can be said: it decides."""
-        return min(self.links, key=lambda link: link.slack, default=None)
+    def weakest(self) -> Comparison | None:
+        """The comparison with the least slack: it decides."""
+        return min(self.comparisons, key=lambda comparison: comparison.slack, default=None)
 
 
 @dataclass(frozen=True)
@@ -58,43 +58,48 @@ class Judgement:
     """A claim in one column (None: its terms name their own), on the numbers measured and on the paper's."""
 
     claim: Claim
-    place: str | None
+    column: str | None
     last: Verdict
     chosen: Verdict
     paper: Verdict
 
 
-def judge_all(paper: Paper, table: str, last: Look, chosen: Look, printed: Look) -> tuple[Judgement, ...]:
-    """Every claim of a table, in every place where it is to be judged."""
+def judge_all(
+    paper: Paper, table: str, last: FindValues, chosen: FindValues, printed: FindValues
+) -> tuple[Judgement, ...]:
+    """Every claim of a table, in every column in which it is to be judged."""
     return tuple(
-        Judgement(claim, place, *(judge(claim, table, place, look) for look in (last, chosen, printed)))
+        Judgement(claim, column, *(judge(claim, table, column, find) for find in (last, chosen, printed)))
         for claim in paper.tables[table].claims
-        for place in places_of(claim, table, paper)
+        for column in columns_judged(claim, table, paper)
     )
 
 
-def judge(claim: Claim, table: str, place: str | None, look: Look) -> Verdict:
-    """A claim at one place, on the numbers that `look` finds."""
+def judge(claim: Claim, table: str, column: str | None, find: FindValues) -> Verdict:
+    """A claim in one column, on the numbers that `find` finds."""
     terms = terms_of(claim, table)
-    values = [look(term.table, term.row, term.column or place or "") for term in terms]
-    links = []
+    values = [find(term.table, term.row, term.column or column or "") for term in terms]
+    comparisons = []
     for (term, first), (other, second) in pairwise(zip(terms, values, strict=True)):
-        link = _link(
+        comparison = _compare(
             claim, f"{_said(term, table)} {'/' if claim.ratio else '−'} {_said(other, table)}", first, second
         )
-        if link is None:
+        if comparison is None:
             return Verdict("not measured")
-        links.append(link)
-    return Verdict("shown" if all(link.slack > 0 for link in links) else "not shown", tuple(links))
+        comparisons.append(comparison)
+    return Verdict(
+        "shown" if all(comparison.slack > 0 for comparison in comparisons) else "not shown",
+        tuple(comparisons),
+    )
 
 
-def _link(claim: Claim, what: str, first: BySeed, second: BySeed) -> Link | None:
+def _compare(claim: Claim, what: str, first: BySeed, second: BySeed) -> Comparison | None:
     pairs = [(first[seed], second[seed]) for seed in sorted(first) if seed in second]
     if not pairs or (claim.ratio and any(below == 0 for _, below in pairs)):
         return None
     numbers = [a / b if claim.ratio else a - b for a, b in pairs]
     mean, spread = mean_and_spread(numbers)
-    return Link(
+    return Comparison(
         what,
         mean,
         spread,
@@ -116,6 +121,6 @@ def _beyond(claim: Claim, number: float) -> float:
 
 
 def _said(term: Term, table: str) -> str:
-    """A term as it stands in the paper's file."""
+    """A term as it is written in the paper's file."""
     home = "" if term.table == table else f"{term.table}."
     return f"{home}{term.row}" + (f"@{term.column}" if term.column else "")

@@ -1,6 +1,6 @@
 """What a file of `papers/` holds: a paper's runs, settings, scales, tables, figures and claims, as data.
 
-    base: {rounds: 50, data.source: cifar10}              # of every run, as the paper has it
+    base: {rounds: 50, data.source: cifar10}              # what all runs set, as in the paper
     runs:
       fedmd: {method: {name: fedmd}}                      # what is compared
     settings:
@@ -11,13 +11,13 @@
     tables:
       table2:
         title: …
-        columns: [le5-a01]                                # a setting each, or {key, name, setting, measure}
+        columns: [le5-a01]                                # settings, or {key, name, setting, measure}
         rows:
           - {key: global, name: Global, run: fedmd, measure: server.global, paper: {le5-a01: 59.76}}
         claims:
           - {text: …, order: [global, initial]}
 
-`polyfed.papers.load` reads one and checks that everything it refers to is there.
+`papers.load` reads one and checks that everything it refers to is there.
 """
 
 from __future__ import annotations
@@ -28,33 +28,35 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from polyfed.experiments.papers.fragments import merged
+from polyfed.runs.keys import merge
 
 Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w-]*$")]
-Settings = dict[str, Any]  # a fragment of a run file
+Fragment = dict[str, Any]
+"""Some keys and values of a run file."""
 Measure = Annotated[
     str,
     Field(
         pattern=r"^(own|whole|others|amp|fm|wlp|validation|architectures|stages|server|bytes|clients|noted|sent)(\.[\w-]+)*$"
     ),
 ]
-"""Where a number stands in a line of a run's history: `whole.mean`, `stages.distilled.whole.mean`, `server.global`,
+"""Where a number is in a line of a run's history: `whole.mean`, `stages.distilled.whole.mean`, `server.global`,
 `bytes.up` (so far). The first ones are short for what is in its summary. `sent.client` and `sent.round` are of a whole
 run: the bytes that a client sent in all and in a round, on average, framing left out."""
 Unit = Literal["percent", "count", "bytes", "number"]
 
-Chosen = Literal["round", "each"]
+RoundChoice = Literal["round", "each"]
+"""Whether validation chooses one round for all clients, or one for each client."""
 
 _SUFFIXES = {None: 1.0, "k": 1e3, "m": 1e6, "kB": 1e3, "MB": 1e6, "GB": 1e9}
 
 
-class Part(BaseModel):
+class PaperSection(BaseModel):
     """A part of a paper's file: unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Printed(Part):
+class PrintedNumber(PaperSection):
     """A number as the paper prints it: 79.29, "76.00", 79k, 4.7m, 10e6; in the row's unit."""
 
     text: str
@@ -71,27 +73,27 @@ class Printed(Part):
         return given
 
 
-class Setting(Part):
+class Setting(PaperSection):
     """Conditions under which all runs are compared."""
 
     name: str
-    set: Settings = {}
+    set: Fragment = {}
 
 
-class Scale(Part):
+class Scale(PaperSection):
     """The same comparison at another size."""
 
     seeds: Annotated[int, Field(ge=1)] = 3
-    """How many, unless told; seeds are 0, 1, 2 …"""
-    set: Settings = {}
-    runs: dict[Key, Settings] = {}
-    settings: dict[Key, Settings] = {}
+    """How many by default; seeds are 0, 1, 2 …"""
+    set: Fragment = {}
+    runs: dict[Key, Fragment] = {}
+    settings: dict[Key, Fragment] = {}
     says: tuple[str, ...] = ()
     """What differs from the paper's scale, in words."""
 
 
-class Column(Part):
-    """A column of a table: a setting, where need be with a measure of its own."""
+class TableColumn(PaperSection):
+    """A column of a table: a setting, and a measure if it is not the rows'."""
 
     key: Key
     name: str = ""
@@ -106,10 +108,10 @@ def _short_column(given: Any) -> Any:
     return {"key": given, "setting": given} if isinstance(given, str) else given
 
 
-AnyColumn = Annotated[Column, BeforeValidator(_short_column)]
+AnyColumn = Annotated[TableColumn, BeforeValidator(_short_column)]
 
 
-class Row(Part):
+class TableRow(PaperSection):
     """A row of a table: a measure of a run; the difference or ratio of two rows; or the parameters of models."""
 
     key: Key
@@ -120,14 +122,14 @@ class Row(Part):
     ratio: tuple[Key, Key] | None = None
     """The first over the second; a plain number."""
     parameters: dict[str, Annotated[int, Field(ge=1)]] | None = None
-    """So many of each model, by name."""
+    """How many of each model, by name."""
     unit: Unit | None = None
-    paper: dict[Key, Printed] = {}
+    paper: dict[Key, PrintedNumber] = {}
     """What the paper prints, by column."""
     note: str = ""
 
     @model_validator(mode="after")
-    def _is_one_thing(self) -> Row:
+    def _is_one_thing(self) -> TableRow:
         kinds = (self.run, self.difference, self.ratio, self.parameters)
         if sum(kind is not None for kind in kinds) != 1:
             raise ValueError("a row has one of: run, difference, ratio, parameters")
@@ -137,15 +139,15 @@ class Row(Part):
 
     @property
     def made_of(self) -> tuple[Key, ...]:
-        """The rows that it is worked out from."""
+        """The rows that it is computed from."""
         return self.difference or self.ratio or ()
 
 
-class Claim(Part):
-    """Something that the paper says of its numbers, and that can be judged on others.
+class Claim(PaperSection):
+    """Something that the paper says of its numbers, and that can be judged on numbers measured here.
 
     order: each of these above the next (by more than `margin`; with one below 0, not below it by more than that).
-    ratio: the first over the second is `at_least` or `at_most` so much.
+    ratio: the first over the second is above `at_least` or below `at_most`.
     near: the two differ by less than `within`.
     A term is `row`, `row@column`, `table.row` or `table.row@column`. Without a column a claim is judged in each of the
     table's columns, or in those that `only` names. Margins are in the rows' unit.
@@ -180,37 +182,37 @@ class Claim(Part):
         return self.order or self.ratio or self.near or ()
 
 
-class Inputs(Part):
-    """What models are built for, where their parameters are counted."""
+class Inputs(PaperSection):
+    """The input and outputs of the models whose parameters are counted."""
 
     shape: tuple[int, int, int]
     outputs: Annotated[int, Field(ge=1)]
 
 
-class Item(Part):
-    """What can be reproduced."""
+class Item(PaperSection):
+    """A table or figure."""
 
     title: str
     scales: tuple[Key, ...] = ()
-    """The scales at which it is there; all of them unless told."""
+    """The scales at which it can be reproduced; all of them by default."""
 
 
-class Table(Item):
+class PaperTable(Item):
     """A table of the paper."""
 
     columns: Annotated[tuple[AnyColumn, ...], Field(min_length=1)]
-    rows: Annotated[tuple[Row, ...], Field(min_length=1)]
+    rows: Annotated[tuple[TableRow, ...], Field(min_length=1)]
     unit: Unit = "percent"
     inputs: Inputs | None = None
     claims: tuple[Claim, ...] = ()
 
-    def row(self, key: str) -> Row:
+    def row(self, key: str) -> TableRow:
         return next(row for row in self.rows if row.key == key)
 
-    def column(self, key: str) -> Column:
+    def column(self, key: str) -> TableColumn:
         return next(column for column in self.columns if column.key == key)
 
-    def unit_of(self, row: Row, column: Column) -> Unit:
+    def unit_of(self, row: TableRow, column: TableColumn) -> Unit:
         return "number" if row.ratio is not None else row.unit or column.unit or self.unit
 
     @property
@@ -218,7 +220,7 @@ class Table(Item):
         """Whether its columns come in groups."""
         return any(column.group for column in self.columns)
 
-    def runs_for(self, row: Row, column: Column) -> Iterator[tuple[str, str]]:
+    def runs_for(self, row: TableRow, column: TableColumn) -> Iterator[tuple[str, str]]:
         """The (run, setting) that a cell is read from: none for parameters."""
         for key in row.made_of:
             yield from self.runs_for(self.row(key), column)
@@ -226,7 +228,7 @@ class Table(Item):
             yield row.run, column.setting
 
 
-class Curves(Item):
+class CurvesFigure(Item):
     """A figure of a table's rows over the rounds, a panel for each column."""
 
     kind: Literal["curves"]
@@ -234,7 +236,7 @@ class Curves(Item):
     rows: Annotated[tuple[Key, ...], Field(min_length=1)]
 
 
-class Line(Part):
+class PanelLine(PaperSection):
     """A run's measure over time."""
 
     name: str
@@ -242,33 +244,33 @@ class Line(Part):
     measure: Measure
 
 
-class Panel(Part):
-    """Lines with one axis."""
+class LinesPanel(PaperSection):
+    """One panel of a figure of lines, with its own axis."""
 
     title: str
     quantity: str = "accuracy in %"
     unit: Unit = "percent"
-    lines: Annotated[tuple[Line, ...], Field(min_length=1)]
+    lines: Annotated[tuple[PanelLine, ...], Field(min_length=1)]
 
 
-class Lines(Item):
+class LinesFigure(Item):
     """A figure of panels, each with measures of its own, such as losses.
 
-    Along x are local steps: `training.steps` a round, or one where a run sets none.
+    Along x are local steps: `training.steps` per round, or one per round where a run does not set it.
     """
 
     kind: Literal["lines"]
     setting: Key
-    panels: Annotated[tuple[Panel, ...], Field(min_length=1)]
+    panels: Annotated[tuple[LinesPanel, ...], Field(min_length=1)]
 
     @property
     def needed(self) -> tuple[tuple[str, str], ...]:
-        """Every (run, setting)."""
+        """Every (run, setting) that it is drawn from."""
         return tuple((line.run, self.setting) for panel in self.panels for line in panel.lines)
 
 
-class Features(Item):
-    """A figure of what one client's final model makes of the whole test set: its features in two dimensions.
+class FeaturesFigure(Item):
+    """A figure of one client's final model: its features of the whole test set, in two dimensions.
 
     A panel for each run, with the first seed.
     """
@@ -277,15 +279,15 @@ class Features(Item):
     setting: Key
     client: Annotated[int, Field(ge=0)] = 0
     runs: Annotated[dict[Key, str], Field(min_length=1)]
-    """Run and what it is called."""
+    """The runs, and how each is called in the figure."""
 
     @property
     def needed(self) -> tuple[tuple[str, str], ...]:
-        """Every (run, setting)."""
+        """Every (run, setting) that it is drawn from."""
         return tuple((run, self.setting) for run in self.runs)
 
 
-class Holdings(Item):
+class HoldingsFigure(Item):
     """A figure of who holds what, a picture for each column; nothing is run for it."""
 
     kind: Literal["holdings"]
@@ -295,10 +297,12 @@ class Holdings(Item):
     needed: ClassVar[tuple[tuple[str, str], ...]] = ()
 
 
-Figure = Annotated[Curves | Lines | Features | Holdings, Field(discriminator="kind")]
+PaperFigure = Annotated[
+    CurvesFigure | LinesFigure | FeaturesFigure | HoldingsFigure, Field(discriminator="kind")
+]
 
 
-class Paper(Part):
+class Paper(PaperSection):
     """A paper: what it compares, what it prints, what it claims."""
 
     id: Key
@@ -307,20 +311,19 @@ class Paper(Part):
     readings: tuple[str, ...] = ()
     """What the paper leaves open, and what is done here."""
     slips: tuple[str, ...] = ()
-    """Where the paper contradicts itself, and what is taken."""
-    chosen: Chosen = "round"
-    """Whether validation chooses one round for all clients, or one for each."""
-    base: Settings = {}
-    runs: dict[Key, Settings]
+    """Where the paper contradicts itself, and which reading is used here."""
+    chosen: RoundChoice = "round"
+    base: Fragment = {}
+    runs: dict[Key, Fragment]
     settings: dict[Key, Setting]
     scales: Annotated[dict[Key, Scale], Field(min_length=1)]
-    tables: dict[Key, Table] = {}
-    figures: dict[Key, Figure] = {}
+    tables: dict[Key, PaperTable] = {}
+    figures: dict[Key, PaperFigure] = {}
 
-    def config(self, run: str, setting: str, scale: str, seed: int) -> Settings:
+    def config(self, run: str, setting: str, scale: str, seed: int) -> Fragment:
         """The content of one run's file: base ← run ← setting ← scale (all, this run, this setting) ← seed."""
         size = self.scales[scale]
-        return merged(
+        return merge(
             self.base,
             self.runs[run],
             self.settings[setting].set,
@@ -331,14 +334,14 @@ class Paper(Part):
         )
 
     def scales_of(self, item: Item) -> tuple[str, ...]:
-        """The scales at which a table or figure is there."""
+        """The scales at which a table or figure can be reproduced."""
         return item.scales or tuple(self.scales)
 
-    def column_name(self, column: Column) -> str:
+    def column_name(self, column: TableColumn) -> str:
         """A column's name with that of its group."""
         return " ".join(part for part in (column.group, self.short_name(column)) if part)
 
-    def short_name(self, column: Column) -> str:
+    def short_name(self, column: TableColumn) -> str:
         """A column's name within its group."""
         if column.name or column.setting is None:
             return column.name or column.key

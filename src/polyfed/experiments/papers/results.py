@@ -1,4 +1,4 @@
-"""The numbers of a paper's tables, read out of runs."""
+"""The numbers of a paper's tables, read from its runs."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from polyfed import models
 from polyfed.experiments.papers.claims import Judgement
-from polyfed.experiments.papers.paper import Chosen, Column, Paper, Row, Table, Unit
+from polyfed.experiments.papers.paper import Paper, PaperTable, RoundChoice, TableColumn, TableRow, Unit
 from polyfed.runs import metrics
 from polyfed.runs.checkpoint import read_lines
 from polyfed.runs.history import RunRecord
-
-Moment = Literal["last", "chosen"]
-MOMENTS: tuple[Moment, Moment] = ("last", "chosen")
+from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound
 
 FACTORS: dict[Unit, float] = {"percent": 100.0, "count": 1.0, "bytes": 1.0, "number": 1.0}
 
-# What stands in a line of the history itself; all else is in its summary.
+# What is in a line of the history itself; all else is in its summary.
 _OF_THE_LINE = ("stages", "server", "bytes", "clients", "noted")
 
 
@@ -36,29 +34,29 @@ class Evaluations:
     """What a finished run's history says, at its last round and at the round chosen on validation.
 
     chosen: one round for all clients, or each client's own.
-    sent: bytes by measure, of the whole run: these have no moment.
+    sent: bytes by measure, of the whole run: they are reported at the last round alone.
     """
 
     def __init__(
         self,
         lines: Iterable[Mapping[str, Any]],
-        chosen: Chosen = "round",
+        chosen: RoundChoice = "round",
         sent: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self.lines = list(lines)
         self.sent = sent
         evaluated = [line for line in self.lines if "summary" in line]
-        self._at: dict[Moment, Mapping[str, Any] | None] = {
+        self._at: dict[ReportedRound, Mapping[str, Any] | None] = {
             "last": evaluated[-1] if evaluated else None,
             "chosen": _chosen_for_each(evaluated) if chosen == "each" else _chosen_for_all(evaluated),
         }
 
     @classmethod
-    def of(cls, run: Path, chosen: Chosen = "round") -> Evaluations:
+    def of(cls, run: Path, chosen: RoundChoice = "round") -> Evaluations:
         return cls(read_lines(run / "history.jsonl"), chosen, sent_in(RunRecord(run).summary))
 
-    def value(self, measure: str, at: Moment) -> float | None:
-        """A measure at one moment. What is measured only before the first round is the same at every moment."""
+    def value(self, measure: str, at: ReportedRound) -> float | None:
+        """A measure at one of the two rounds. What is measured only before the first round is the same at both."""
         if measure in self.sent:
             return self.sent[measure] if at == "last" else None
         line = self._at[at]
@@ -81,7 +79,7 @@ def _chosen_for_all(evaluated: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]
 
 
 def _chosen_for_each(evaluated: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """A line as if all clients had been evaluated at their best rounds at once."""
+    """A line of a history as if all clients had been at their best rounds at the same time."""
     best = metrics.chosen_for_each(evaluated)
     if not best:
         return None
@@ -90,13 +88,13 @@ def _chosen_for_each(evaluated: Sequence[Mapping[str, Any]]) -> Mapping[str, Any
 
 
 def sent_in(summary: Mapping[str, Any]) -> dict[str, float]:
-    """What a client sent in a finished run, and in a round of it, on average, by the name of its measure."""
+    """The bytes that a client sent in a finished run, and in a round of it, on average, by measure."""
     sent = metrics.sent_per_client(summary)
     return {"sent.client": sent, "sent.round": sent / summary["rounds"]}
 
 
 def look_up(line: Mapping[str, Any], measure: str) -> float | None:
-    """The number under a dotted path in a line of the history; of a [right, of] score, its accuracy."""
+    """The number under a dotted path in a line of the history; a score [right, total] counts as its accuracy."""
     parts = measure.split(".")
     place: Any = line if parts[0] in _OF_THE_LINE else line.get("summary", {})
     for part in parts:
@@ -115,33 +113,33 @@ class Cell:
     last: Mapping[int, float] = field(default_factory=dict)
     chosen: Mapping[int, float] = field(default_factory=dict)
 
-    def at(self, moment: Moment) -> Mapping[int, float]:
-        return self.last if moment == "last" else self.chosen
+    def at(self, which: ReportedRound) -> Mapping[int, float]:
+        return self.last if which == "last" else self.chosen
 
-
-NOTHING = Cell()
 
 Runs = Mapping[RunKey, Evaluations]
 
 
-def read_cell(table: Table, row: Row, column: Column, runs: Runs) -> Cell:
-    """A cell, from whichever runs there are."""
+def read_cell(table: PaperTable, row: TableRow, column: TableColumn, runs: Runs) -> Cell:
+    """A cell, from the runs that have finished."""
     if row.made_of:
         first, second = (read_cell(table, table.row(key), column, runs) for key in row.made_of)
         pair = _differences if row.difference else _ratios
-        return Cell(*(pair(first.at(moment), second.at(moment)) for moment in MOMENTS))
+        return Cell(*(pair(first.at(which), second.at(which)) for which in REPORTED_ROUNDS))
     if row.parameters is not None:
         return Cell(last={0: float(count_parameters(table, row.parameters))})
     measure = row.measure or column.measure or ""
     factor = FACTORS[table.unit_of(row, column)]
-    moments = []
-    for moment in MOMENTS:
-        values = {seed: found.value(measure, moment) for seed, found in _by_seed(row, column, runs).items()}
-        moments.append({seed: factor * value for seed, value in values.items() if value is not None})
-    return Cell(*moments)
+    both = []
+    for which in REPORTED_ROUNDS:
+        values = {seed: found.value(measure, which) for seed, found in _by_seed(row, column, runs).items()}
+        both.append({seed: factor * value for seed, value in values.items() if value is not None})
+    return Cell(*both)
 
 
-def read_curves(table: Table, row: Row, column: Column, runs: Runs) -> dict[int, dict[int, float]]:
+def read_curves(
+    table: PaperTable, row: TableRow, column: TableColumn, runs: Runs
+) -> dict[int, dict[int, float]]:
     """A row's measure by round, for each seed, in its unit."""
     measure = row.measure or column.measure or ""
     factor = FACTORS[table.unit_of(row, column)]
@@ -151,7 +149,7 @@ def read_curves(table: Table, row: Row, column: Column, runs: Runs) -> dict[int,
     }
 
 
-def _by_seed(row: Row, column: Column, runs: Runs) -> dict[int, Evaluations]:
+def _by_seed(row: TableRow, column: TableColumn, runs: Runs) -> dict[int, Evaluations]:
     return {key.seed: found for key, found in runs.items() if key[:2] == (row.run, column.setting)}
 
 
@@ -163,8 +161,8 @@ def _ratios(first: Mapping[int, float], second: Mapping[int, float]) -> dict[int
     return {seed: first[seed] / second[seed] for seed in first if second.get(seed)}
 
 
-def count_parameters(table: Table, wanted: Mapping[str, int]) -> int:
-    """All parameters of so many of each model."""
+def count_parameters(table: PaperTable, wanted: Mapping[str, int]) -> int:
+    """All parameters together of so many copies of each model."""
     if table.inputs is None:
         raise AssertionError("checked when the paper was read")
     shape, outputs = table.inputs.shape, table.inputs.outputs
@@ -172,34 +170,34 @@ def count_parameters(table: Table, wanted: Mapping[str, int]) -> int:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MeasuredTable:
     """A table of a paper as measured."""
 
     paper: Paper
     key: str
     scale: str
     seeds: int
-    rows: tuple[Row, ...]
-    columns: tuple[Column, ...]
+    rows: tuple[TableRow, ...]
+    columns: tuple[TableColumn, ...]
     cells: Mapping[tuple[str, str], Cell]
     """By row and column."""
     judgements: tuple[Judgement, ...]
 
     @property
-    def table(self) -> Table:
+    def table(self) -> PaperTable:
         return self.paper.tables[self.key]
 
     @property
     def is_run(self) -> bool:
-        """Whether there are runs behind it, or only models that were counted."""
+        """Whether its numbers come from runs, and not only from counting parameters."""
         return any(row.parameters is None for row in self.rows)
 
     @property
     def has_chosen(self) -> bool:
         return any(cell.chosen for cell in self.cells.values())
 
-    def unmeasured(self) -> list[tuple[Row, Column]]:
-        """The cells that nothing was found for."""
+    def unmeasured(self) -> list[tuple[TableRow, TableColumn]]:
+        """The cells without a number."""
         return [
             (row, column)
             for row in self.rows
@@ -209,7 +207,7 @@ class Outcome:
 
 
 def mean_curve(curves: Iterable[Mapping[int, float]]) -> dict[int, tuple[float, float | None]]:
-    """Mean and spread over seeds, by round; rounds that every seed has."""
+    """Mean and spread over seeds, at every round that all seeds have."""
     given = list(curves)
     rounds = sorted(set.intersection(*(set(curve) for curve in given))) if given else []
     return {number: metrics.mean_and_spread([curve[number] for curve in given]) for number in rounds}

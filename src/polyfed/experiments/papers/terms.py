@@ -1,4 +1,4 @@
-"""The words in which claims speak of numbers: `row`, `row@column`, `table.row`, `table.row@column`."""
+"""How claims name numbers: `row`, `row@column`, `table.row`, `table.row@column`."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def terms_of(claim: Claim, table: str) -> tuple[Term, ...]:
     return tuple(term for term in parsed if term is not None)
 
 
-def places_of(claim: Claim, table: str, paper: Paper) -> tuple[str | None, ...]:
-    """The columns in which a claim is judged; a single None where its terms name them all."""
+def columns_judged(claim: Claim, table: str, paper: Paper) -> tuple[str | None, ...]:
+    """The columns in which a claim is judged; a single None where its terms name their own."""
     if all(term.column for term in terms_of(claim, table)):
         return (None,)
     return claim.only or tuple(column.key for column in paper.tables[table].columns)

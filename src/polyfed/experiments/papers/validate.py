@@ -1,4 +1,4 @@
-"""Whether everything that a paper's file refers to is there: a slip of the pen is found when it is read."""
+"""Whether everything that a paper's file refers to is there: a mistake is found when the file is read."""
 
 from __future__ import annotations
 
@@ -7,18 +7,28 @@ from collections.abc import Iterable
 
 from polyfed import models
 from polyfed.errors import ConfigError, nearest
-from polyfed.experiments.papers.paper import Claim, Column, Curves, Features, Figure, Lines, Paper, Row, Table
-from polyfed.experiments.papers.terms import Term, parse, places_of, terms_of
+from polyfed.experiments.papers.paper import (
+    Claim,
+    CurvesFigure,
+    FeaturesFigure,
+    LinesFigure,
+    Paper,
+    PaperFigure,
+    PaperTable,
+    TableColumn,
+    TableRow,
+)
+from polyfed.experiments.papers.terms import Term, columns_judged, parse, terms_of
 
 
 def check(paper: Paper) -> None:
-    """Raise a `ConfigError` that says where, if anything is amiss."""
+    """Raise a `ConfigError` that says where, if anything is wrong."""
     for name, scale in paper.scales.items():
         _all_known(scale.runs, paper.runs, f"scales.{name}.runs", "run")
         _all_known(scale.settings, paper.settings, f"scales.{name}.settings", "setting")
     both = paper.tables.keys() & paper.figures.keys()
     if both:
-        raise ConfigError(f"figures.{min(both)}: there is a table of that name")
+        raise ConfigError(f"figures.{min(both)}: a table has the same name: choose another")
     for key, table in paper.tables.items():
         _all_known(table.scales, paper.scales, f"tables.{key}.scales", "scale")
         _check_table(paper, table, f"tables.{key}")
@@ -30,27 +40,27 @@ def check(paper: Paper) -> None:
         _check_figure(paper, figure, f"figures.{key}")
 
 
-def _check_table(paper: Paper, table: Table, where: str) -> None:
+def _check_table(paper: Paper, table: PaperTable, where: str) -> None:
     _check_columns(paper, table.columns, where)
-    _no_twins((row.key for row in table.rows), f"{where}.rows")
+    _no_duplicates((row.key for row in table.rows), f"{where}.rows")
     for row in table.rows:
         _check_row(paper, table, row, f"{where}.rows.{row.key}")
 
 
-def _check_columns(paper: Paper, columns: Iterable[Column], where: str) -> None:
-    _no_twins((column.key for column in columns), f"{where}.columns")
+def _check_columns(paper: Paper, columns: Iterable[TableColumn], where: str) -> None:
+    _no_duplicates((column.key for column in columns), f"{where}.columns")
     for column in columns:
         if column.setting is not None:
             _known(column.setting, paper.settings, f"{where}.columns", "setting")
 
 
-def _check_row(paper: Paper, table: Table, row: Row, where: str) -> None:
+def _check_row(paper: Paper, table: PaperTable, row: TableRow, where: str) -> None:
     _all_known(row.paper, [column.key for column in table.columns], f"{where}.paper", "column")
     if row.run is not None:
         _known(row.run, paper.runs, f"{where}.run", "run")
         for column in table.columns:
             if column.setting is None:
-                raise ConfigError(f"{where}: it has a run, but column '{column.key}' has no setting")
+                raise ConfigError(f"{where}: the row has a run, but column '{column.key}' has no setting")
             if row.measure is None and column.measure is None:
                 raise ConfigError(f"{where}: no measure, neither here nor in column '{column.key}'")
     if row.made_of:
@@ -68,41 +78,43 @@ def _check_row(paper: Paper, table: Table, row: Row, where: str) -> None:
 def _check_claim(paper: Paper, table: str, claim: Claim, where: str) -> None:
     for text in claim.terms:
         if parse(text, table) is None:
-            raise ConfigError(f"{where}: '{text}' is no term: write row, row@column or table.row@column")
+            raise ConfigError(
+                f"{where}: '{text}' does not name a number: write row, row@column or table.row@column"
+            )
     terms = terms_of(claim, table)
     for term in terms:
         _known(term.table, paper.tables, where, "table")
         _known(term.row, [row.key for row in paper.tables[term.table].rows], where, "row")
     _all_known(claim.only, [column.key for column in paper.tables[table].columns], f"{where}.only", "column")
-    places = places_of(claim, table, paper)
-    if claim.only and places == (None,):
-        raise ConfigError(f"{where}: every term names its column, so `only` says nothing")
+    columns = columns_judged(claim, table, paper)
+    if claim.only and columns == (None,):
+        raise ConfigError(f"{where}: every term names its column, so leave out `only`")
     units = set()
-    for place in places:
+    for column in columns:
         for term in terms:
-            units.add(_unit(paper, term, place, where))
+            units.add(_unit(paper, term, column, where))
     if len(units) > 1 and claim.ratio is None:
         raise ConfigError(f"{where}: {' and '.join(sorted(units))} cannot be compared")
 
 
-def _unit(paper: Paper, term: Term, place: str | None, where: str) -> str:
+def _unit(paper: Paper, term: Term, judged: str | None, where: str) -> str:
     table = paper.tables[term.table]
-    column = term.column or place or ""
-    _known(column, [column.key for column in table.columns], f"{where}: {term.table}.{term.row}", "column")
-    return table.unit_of(table.row(term.row), table.column(column))
+    key = term.column or judged or ""
+    _known(key, [column.key for column in table.columns], f"{where}: {term.table}.{term.row}", "column")
+    return table.unit_of(table.row(term.row), table.column(key))
 
 
-def _check_figure(paper: Paper, figure: Figure, where: str) -> None:
-    if isinstance(figure, Curves):
+def _check_figure(paper: Paper, figure: PaperFigure, where: str) -> None:
+    if isinstance(figure, CurvesFigure):
         _known(figure.table, paper.tables, f"{where}.table", "table")
         measured = [row.key for row in paper.tables[figure.table].rows if row.run is not None]
         _all_known(figure.rows, measured, f"{where}.rows", "row with a run")
-    elif isinstance(figure, Lines):
+    elif isinstance(figure, LinesFigure):
         _known(figure.setting, paper.settings, f"{where}.setting", "setting")
         for place, panel in enumerate(figure.panels):
             runs = [line.run for line in panel.lines]
             _all_known(runs, paper.runs, f"{where}.panels.{place}", "run")
-    elif isinstance(figure, Features):
+    elif isinstance(figure, FeaturesFigure):
         _known(figure.setting, paper.settings, f"{where}.setting", "setting")
         _all_known(figure.runs, paper.runs, f"{where}.runs", "run")
     else:
@@ -125,7 +137,7 @@ def _all_known(words: Iterable[str], known: Iterable[str], where: str, what: str
         _known(word, choices, where, what)
 
 
-def _no_twins(keys: Iterable[str], where: str) -> None:
+def _no_duplicates(keys: Iterable[str], where: str) -> None:
     for key, times in Counter(keys).items():
         if times > 1:
-            raise ConfigError(f"{where}: '{key}' is there {times} times")
+            raise ConfigError(f"{where}: '{key}' appears {times} times")

@@ -1,4 +1,4 @@
-"""What a model makes of data, in two dimensions."""
+"""A model's features of data, in two dimensions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ BATCH = 256
 
 
 def features_of(model: nn.Module, rows: Rows) -> Tensor:
-    """What the last linear layer sees of every row, in evaluation mode: rows × features."""
+    """The input of the last linear layer for every row, in evaluation mode: rows × features."""
     x = rows.inputs(models.memory_format(model))
     with learn.evaluating(model), torch.no_grad():
         parts = [models.features_and_logits(model, part)[0].flatten(1) for part in x.split(BATCH)]
     return torch.cat(parts)
 
 
-def flattened(features: Tensor) -> tuple[Tensor, list[float]]:
+def principal_components(features: Tensor) -> tuple[Tensor, list[float]]:
     """Principal components: every row's place along the two directions of most variance, and their shares of it.
 
     A direction has no sign of its own; here its largest entry is positive, so that the same features always give the

@@ -1,4 +1,4 @@
-"""A paper's table as measured, drawn beside what the paper prints; its curves; its models' features."""
+"""Figures: a paper's table as measured beside what the paper prints, its curves, its models' features."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from polyfed.experiments.papers.paper import Column, Row
-from polyfed.experiments.papers.results import Outcome
+from polyfed.experiments.papers.paper import TableColumn, TableRow
+from polyfed.experiments.papers.results import MeasuredTable
 from polyfed.experiments.reproduce.tables import UNIT_NAMES, by_group, heading
 from polyfed.runs.metrics import mean_and_spread
 
@@ -29,27 +29,27 @@ Curve = Mapping[int, tuple[float, float | None]]
 
 
 @dataclass(frozen=True)
-class Panel:
+class CurvesPanel:
     """One panel of a figure of curves: mean and spread by round, for each row."""
 
     title: str
     curves: Mapping[str, Curve]
     quantity: str = ""
-    """What is along y, if the panels have axes of their own."""
+    """The label of the y axis, if each panel has its own."""
 
 
 @dataclass(frozen=True)
-class Cloud:
-    """One panel of a figure of features: a point a row of the test set."""
+class FeaturesPanel:
+    """One panel of a figure of features: a point for each row of the test set."""
 
     title: str
     points: npt.NDArray[Any]  # rows × 2
 
 
-def draw_table(outcome: Outcome, path: Path) -> Path:
-    """The measured values with their spread over seeds beside the paper's: a panel a column, a line a row."""
-    rows = [row for row in outcome.rows if row.ratio is None]
-    columns, across = _laid_out(outcome.columns)
+def draw_table(measured: MeasuredTable, path: Path) -> Path:
+    """The measured values with their spread over seeds beside the paper's: one panel per column, one line per row."""
+    rows = [row for row in measured.rows if row.ratio is None]
+    columns, across = _laid_out(measured.columns)
     down = -(-len(columns) // across)
     names = 0.5 + 0.075 * max(len(row.name) for row in rows)
     height = 0.34 * len(rows) + 0.75
@@ -57,13 +57,13 @@ def draw_table(outcome: Outcome, path: Path) -> Path:
     panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
     for place, panel in enumerate(panels.flat):
         if place < len(columns):
-            _draw_column(panel, outcome, rows, columns[place])
+            _draw_column(panel, measured, rows, columns[place])
         else:
             panel.set_visible(False)
     first = panels[0, 0]
     first.set_yticks(range(len(rows)), [row.name for row in rows])
     first.set_ylim(len(rows) - 0.4, -0.6)
-    if outcome.table.unit in ("count", "bytes"):
+    if measured.table.unit in ("count", "bytes"):
         first.set_xscale("log")
         first.xaxis.set_major_formatter(EngFormatter(sep=""))
     width, high = figure.get_size_inches()
@@ -75,31 +75,31 @@ def draw_table(outcome: Outcome, path: Path) -> Path:
         wspace=0.08,
         hspace=0.6 / (0.34 * len(rows)),
     )
-    figure.supxlabel(UNIT_NAMES[outcome.table.unit], fontsize=9, color=INK, y=0.08 / high)
-    _head(figure, heading(outcome))
+    figure.supxlabel(UNIT_NAMES[measured.table.unit], fontsize=9, color=INK, y=0.08 / high)
+    _head(figure, heading(measured))
     _legend(figure, first)
     figure.savefig(path, dpi=150, facecolor="white")
     return path
 
 
-def _laid_out(columns: Sequence[Column]) -> tuple[list[Column], int]:
-    """The columns in the order in which they are drawn, and how many of them side by side: groups are below."""
+def _laid_out(columns: Sequence[TableColumn]) -> tuple[list[TableColumn], int]:
+    """The columns in the order of drawing, and how many are side by side: a group's columns are below each other."""
     groups = by_group(columns)
     if len(groups) > 1 and len({len(group) for group in groups}) == 1:
         return [column for line in zip(*groups, strict=True) for column in line], len(groups)
     return list(columns), min(len(columns), MOST_ACROSS)
 
 
-def _draw_column(axes: Axes, outcome: Outcome, rows: Sequence[Row], column: Column) -> None:
+def _draw_column(axes: Axes, measured: MeasuredTable, rows: Sequence[TableRow], column: TableColumn) -> None:
     _bare(axes)
     axes.grid(axis="x", color=GRID, linewidth=0.6)
-    axes.set_title(outcome.paper.column_name(column), fontsize=9, color=INK, loc="left")
+    axes.set_title(measured.paper.column_name(column), fontsize=9, color=INK, loc="left")
     for place, row in enumerate(rows):
         if place % 2 == 0:
             axes.axhspan(place - 0.5, place + 0.5, color="#f6f6f6", linewidth=0, zorder=0)
-        cell = outcome.cells[row.key, column.key]
+        cell = measured.cells[row.key, column.key]
         _draw_seeds(axes, cell.last, place + 0.16)
-        label = "here, last round (mean ± spread; small: each seed)" if outcome.is_run else "here"
+        label = "here, last round (mean ± spread; small: each seed)" if measured.is_run else "here"
         _draw_mean(axes, cell.last, place + 0.16, label, HERE, 5.5)
         label = "here, round chosen on validation"
         _draw_mean(axes, cell.chosen, place + 0.36, label, "#9cbfe0", 3.5)
@@ -118,7 +118,7 @@ def _draw_column(axes: Axes, outcome: Outcome, rows: Sequence[Row], column: Colu
     )
 
 
-def _printed(rows: Sequence[Row], column: Column) -> dict[int, float]:
+def _printed(rows: Sequence[TableRow], column: TableColumn) -> dict[int, float]:
     """The paper's numbers, by place."""
     given = {place: row.paper.get(column.key) for place, row in enumerate(rows)}
     return {place: number.value for place, number in given.items() if number is not None}
@@ -151,8 +151,8 @@ def _draw_mean(
     )
 
 
-def draw_curves(panels: Sequence[Panel], title: str, quantity: str, path: Path) -> Path:
-    """Means over the rounds with a band of their spread over seeds. What has one value only is a dotted line."""
+def draw_curves(panels: Sequence[CurvesPanel], title: str, quantity: str, path: Path) -> Path:
+    """Means over the rounds with a band of their spread over seeds; a single value is a dotted line."""
     across = min(len(panels), MOST_ACROSS)
     down = -(-len(panels) // across)
     figure = _figure((0.8 + 2.7 * max(across, 2), 2.5 * down + 1.0))
@@ -179,8 +179,8 @@ def draw_curves(panels: Sequence[Panel], title: str, quantity: str, path: Path) 
     return path
 
 
-def draw_lines(panels: Sequence[Panel], title: str, along: str, path: Path) -> Path:
-    """As `draw_curves`, with panels that have nothing in common but what is along x."""
+def draw_lines(panels: Sequence[CurvesPanel], title: str, along: str, path: Path) -> Path:
+    """As `draw_curves`, with panels that share nothing but the quantity along x."""
     figure = _figure((0.3 + 3.6 * max(len(panels), 2), 3.7))
     width, high = figure.get_size_inches()
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
@@ -197,21 +197,21 @@ def draw_lines(panels: Sequence[Panel], title: str, along: str, path: Path) -> P
 
 
 def draw_features(
-    clouds: Sequence[Cloud], labels: npt.NDArray[Any], classes: Sequence[str], title: str, path: Path
+    panels: Sequence[FeaturesPanel], labels: npt.NDArray[Any], classes: Sequence[str], title: str, path: Path
 ) -> Path:
-    """Rows of the test set in two dimensions, a panel a model; a colour is a class."""
-    figure = _figure((0.2 + 3.3 * max(len(clouds), 2) + 0.9, 4.0))
+    """Rows of the test set in two dimensions, one panel per model, one colour per class."""
+    figure = _figure((0.2 + 3.3 * max(len(panels), 2) + 0.9, 4.0))
     width, high = figure.get_size_inches()
     colours = mpl.colormaps["tab10" if len(classes) <= 10 else "tab20"]
-    grid = figure.subplots(1, len(clouds), squeeze=False)[0]
-    for axes, cloud in zip(grid, clouds, strict=True):
+    grid = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, panel in zip(grid, panels, strict=True):
         _bare(axes)
-        axes.set_title(cloud.title, fontsize=9, color=INK, loc="left")
+        axes.set_title(panel.title, fontsize=9, color=INK, loc="left")
         axes.set_xticks([])
         axes.set_yticks([])
         axes.set_facecolor("#f6f6f6")
         for number, name in enumerate(classes):
-            x, y = cloud.points[labels == number].T
+            x, y = panel.points[labels == number].T
             colour = colours(number % colours.N)
             axes.scatter(x, y, s=7, color=colour, alpha=0.75, linewidths=0, label=name)
     figure.subplots_adjust(
@@ -231,7 +231,7 @@ def draw_features(
     return path
 
 
-def _draw_panel(axes: Axes, panel: Panel) -> None:
+def _draw_panel(axes: Axes, panel: CurvesPanel) -> None:
     _bare(axes)
     axes.grid(color=GRID, linewidth=0.6)
     axes.set_title(panel.title, fontsize=9, color=INK, loc="left")

@@ -4,42 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from polyfed.experiments.papers.results import Outcome
+from polyfed.experiments.papers.results import MeasuredTable
 from polyfed.experiments.reproduce.tables import (
     CHOSEN,
     RULE,
     SIGNS,
     by_group,
+    cell_texts,
     claims_by_text,
     heading,
     notes,
-    texts,
 )
 
 
-def markdown(outcome: Outcome, command: str, picture: str) -> str:
+def markdown(measured: MeasuredTable, command: str, picture: str) -> str:
     """The whole report: table, claims, what was scaled, and the command that repeats it."""
-    paper = outcome.paper
+    paper = measured.paper
     parts = [
-        f"# {heading(outcome)}",
+        f"# {heading(measured)}",
         f"{paper.title} ({paper.cite}). In each cell: the paper's number → the one measured here"
-        + (", at the last round, mean ± spread over seeds." if outcome.is_run else "."),
-        _values(outcome, chosen=False),
+        + (", at the last round, mean ± spread over seeds." if measured.is_run else "."),
+        _values(measured, chosen=False),
     ]
-    if outcome.has_chosen:
+    if measured.has_chosen:
         when = CHOSEN[paper.chosen]
-        parts += [f"At {when} (never on test data):", _values(outcome, chosen=True)]
+        parts += [f"At {when} (never on test data):", _values(measured, chosen=True)]
     parts.append(f"![measured values beside the paper's]({picture})")
-    if notes(outcome):
-        parts.append(_bullets(notes(outcome)))
-    if outcome.judgements:
-        parts += ["## Claims", _claims(outcome), RULE]
-    if outcome.is_run:
-        says = paper.scales[outcome.scale].says or ("nothing: this is the paper's scale",)
+    if notes(measured):
+        parts.append(_bullets(notes(measured)))
+    if measured.judgements:
+        parts += ["## Claims", _claims(measured), RULE]
+    if measured.is_run:
+        says = paper.scales[measured.scale].says or ("nothing: this is the paper's scale",)
         parts += ["## What was scaled", _bullets(says)]
     for title, lines in (
-        ("Where the paper is open, it is read thus", paper.readings),
-        ("Slips", paper.slips),
+        ("What the paper leaves open, as read here", paper.readings),
+        ("Contradictions in the paper", paper.slips),
     ):
         if lines:
             parts += [f"## {title}", _bullets(lines)]
@@ -47,27 +47,27 @@ def markdown(outcome: Outcome, command: str, picture: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _values(outcome: Outcome, *, chosen: bool) -> str:
-    """A table; one for each group of columns where there are groups."""
-    groups = by_group(outcome.columns) if outcome.table.groups else [list(outcome.columns)]
+def _values(measured: MeasuredTable, *, chosen: bool) -> str:
+    """The table; if its columns come in groups, one table for each group."""
+    groups = by_group(measured.columns) if measured.table.groups else [list(measured.columns)]
     parts = []
     for group in groups:
-        if outcome.table.groups:
+        if measured.table.groups:
             parts.append(f"**{group[0].group}**")
         lines = []
-        for row in outcome.rows:
-            cells = [texts(outcome, row, column) for column in group]
+        for row in measured.rows:
+            cells = [cell_texts(measured, row, column) for column in group]
             found = [cell.chosen or "–" if chosen else cell.last for cell in cells]
             lines.append(
                 [row.name, *(f"{cell.paper} → **{here}**" for cell, here in zip(cells, found, strict=True))]
             )
-        parts.append(_table(["", *(outcome.paper.short_name(column) for column in group)], lines))
+        parts.append(_table(["", *(measured.paper.short_name(column) for column in group)], lines))
     return "\n\n".join(parts)
 
 
-def _claims(outcome: Outcome) -> str:
+def _claims(measured: MeasuredTable) -> str:
     lines = []
-    for text, judged in claims_by_text(outcome):
+    for text, judged in claims_by_text(measured):
         for number, line in enumerate(judged):
             lines.append(
                 [

@@ -1,4 +1,4 @@
-"""Which runs a paper's table needs, and where they lie.
+"""Which runs a paper's table needs, and where they are.
 
 A run has its folder OUT/PAPER/SCALE/RUN/SETTING/seed-N, whichever table asked for it, so tables share runs, and the
 same plan made again goes on where it was stopped.
@@ -16,29 +16,30 @@ from polyfed.experiments import papers
 from polyfed.experiments.jobs import Job, state_of
 from polyfed.experiments.papers.paper import (
     Claim,
-    Column,
-    Curves,
-    Features,
-    Figure,
-    Holdings,
-    Lines,
+    CurvesFigure,
+    FeaturesFigure,
+    HoldingsFigure,
+    LinesFigure,
     Paper,
-    Row,
-    Table,
+    PaperFigure,
+    PaperTable,
+    TableColumn,
+    TableRow,
 )
 from polyfed.experiments.papers.results import RunKey
-from polyfed.experiments.papers.terms import places_of, terms_of
+from polyfed.experiments.papers.terms import columns_judged, terms_of
 from polyfed.runs.config import RunConfig, read_config
-from polyfed.runs.folders import flat
-from polyfed.runs.setup import Federation
+from polyfed.runs.folders import RUNS_FOLDER
+from polyfed.runs.keys import flatten
+from polyfed.runs.setup import Simulation
 
-OUT = Path("polyfed-runs/reproduce")
-SCALE = "tiny"
+DEFAULT_OUT = RUNS_FOLDER / "reproduce"
+DEFAULT_SCALE = "tiny"
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is to be shown, and the runs that it needs."""
+class ReproductionPlan:
+    """A table or figure of a paper, and the runs that it needs."""
 
     source: str
     """The paper's number, or the file it was read from."""
@@ -46,23 +47,23 @@ class Plan:
     key: str
     scale: str
     seeds: int
-    rows: tuple[Row, ...]
-    columns: tuple[Column, ...]
+    rows: tuple[TableRow, ...]
+    columns: tuple[TableColumn, ...]
     out: Path
     jobs: Mapping[RunKey, Job]
 
     @property
     def folder(self) -> Path:
-        """Where the runs' folders are, and what is written of tables and figures."""
+        """Where the runs' folders are, and where tables and figures are written."""
         return folder_of(self.out, self.paper, self.scale)
 
     @property
-    def item(self) -> Table | Figure:
+    def item(self) -> PaperTable | PaperFigure:
         return find_item(self.paper, self.key)
 
     @property
     def command(self) -> str:
-        """What does all this again."""
+        """The command that does all this again."""
         words = [
             "polyfed reproduce",
             f"{self.source}/{self.key}",
@@ -73,25 +74,25 @@ class Plan:
             words.append(f"--rows {','.join(row.key for row in self.rows)}")
         if len(self.columns) < len(columns):
             words.append(f"--columns {','.join(column.key for column in self.columns)}")
-        if self.out != OUT:
+        if self.out != DEFAULT_OUT:
             words.append(f"--out {self.out}")
         return " ".join(words)
 
 
-def make_plan(
+def plan_reproduction(
     what: str,
     *,
-    scale: str = SCALE,
+    scale: str = DEFAULT_SCALE,
     rows: Sequence[str] = (),
     columns: Sequence[str] = (),
     seeds: int | None = None,
-    out: Path = OUT,
-) -> Plan:
+    out: Path = DEFAULT_OUT,
+) -> ReproductionPlan:
     """The runs that `000/table2` needs. Nothing is written.
 
     what: a paper's number (or a file of one's own), a slash, and a table or figure.
     rows, columns: only these, by key or name.
-    seeds: how many; as many as the scale has unless told. They are 0, 1, 2 …
+    seeds: how many, by default as many as the scale has; they are 0, 1, 2 …
     """
     name, _, key = what.rpartition("/")
     paper = papers.load(name)
@@ -100,10 +101,10 @@ def make_plan(
         raise ConfigError(f"--scale {scale}: no such scale, {nearest(scale, paper.scales)}")
     if scale not in paper.scales_of(item):
         raise ConfigError(
-            f"--scale {scale}: {paper.id}/{key} is there at scale {' or '.join(item.scales)} only"
+            f"--scale {scale}: {paper.id}/{key} is only there at scale {' or '.join(item.scales)}"
         )
     number = paper.scales[scale].seeds if seeds is None else seeds
-    if isinstance(item, Features):
+    if isinstance(item, FeaturesFigure):
         number = 1  # a picture of one model
     all_rows, all_columns = _parts(paper, item)
     shown_rows = _pick(all_rows, {row.key: row.name for row in all_rows}, rows, "--rows")
@@ -115,64 +116,66 @@ def make_plan(
         for seed in range(number):
             path = folder / run / setting / f"seed-{seed}"
             jobs[RunKey(run, setting, seed)] = Job(path, config_of(paper, run, setting, scale, seed))
-    return Plan(name, paper, key, scale, number, shown_rows, shown_columns, out, jobs)
+    return ReproductionPlan(name, paper, key, scale, number, shown_rows, shown_columns, out, jobs)
 
 
 def folder_of(out: Path, paper: Paper, scale: str) -> Path:
     return out / paper.id / scale
 
 
-def find_item(paper: Paper, key: str) -> Table | Figure:
+def find_item(paper: Paper, key: str) -> PaperTable | PaperFigure:
     """A table or figure of a paper."""
-    items: dict[str, Table | Figure] = {**paper.tables, **paper.figures}
+    items: dict[str, PaperTable | PaperFigure] = {**paper.tables, **paper.figures}
     if key not in items:
         raise ConfigError(f"paper {paper.id} has no '{key}', {nearest(key, items)}")
     return items[key]
 
 
 def config_of(paper: Paper, run: str, setting: str, scale: str, seed: int) -> RunConfig:
-    """The config of one run, checked; a mistake in it is one in the paper's file."""
+    """The config of one run, checked; an error names the run in the paper's file."""
     try:
         return read_config(paper.config(run, setting, scale, seed))
     except UserError as error:
         raise ConfigError(f"paper {paper.id}, {run} in {setting} at scale {scale}: {error}") from None
 
 
-def _parts(paper: Paper, item: Table | Figure) -> tuple[tuple[Row, ...], tuple[Column, ...]]:
-    """The rows and columns that there are to choose from."""
-    if isinstance(item, Table):
+def _parts(
+    paper: Paper, item: PaperTable | PaperFigure
+) -> tuple[tuple[TableRow, ...], tuple[TableColumn, ...]]:
+    """All its rows and columns."""
+    if isinstance(item, PaperTable):
         return item.rows, item.columns
-    if isinstance(item, Curves):
+    if isinstance(item, CurvesFigure):
         table = paper.tables[item.table]
         return tuple(table.row(key) for key in item.rows), table.columns
-    return (), item.columns if isinstance(item, Holdings) else ()
+    return (), item.columns if isinstance(item, HoldingsFigure) else ()
 
 
 def _pick(
     parts: tuple[Any, ...], names: Mapping[str, str], wanted: Sequence[str], flag: str
 ) -> tuple[Any, ...]:
-    """The parts of these keys or names, in the table's order; all if none is named."""
+    """The rows or columns of these keys or names, in the table's order; all if none is named."""
     keys = {spelling.casefold(): key for key, name in names.items() for spelling in (name, key)}
     for word in wanted:
         if word.casefold() not in keys:
-            raise ConfigError(f"{flag} {word}: no such one, {nearest(word.casefold(), keys)}")
+            raise ConfigError(f"{flag} {word}: not found, {nearest(word.casefold(), keys)}")
     chosen = {keys[word.casefold()] for word in wanted} or set(names)
     return tuple(part for part in parts if part.key in chosen)
 
 
 def _needed(
-    paper: Paper, key: str, rows: Sequence[Row], columns: Sequence[Column]
+    paper: Paper, key: str, rows: Sequence[TableRow], columns: Sequence[TableColumn]
 ) -> Iterator[tuple[str, str]]:
-    """Every (run, setting) of these cells, and of the other tables' cells that claims set beside them."""
+    """Every (run, setting) of these cells, and of the other tables' cells that claims compare with them."""
     item = find_item(paper, key)
-    if isinstance(item, Lines | Features | Holdings):
+    if isinstance(item, LinesFigure | FeaturesFigure | HoldingsFigure):
         yield from item.needed
         return
-    table = item if isinstance(item, Table) else paper.tables[item.table]
+    table = item if isinstance(item, PaperTable) else paper.tables[item.table]
     for row in rows:
         for column in columns:
             yield from table.runs_for(row, column)
-    if isinstance(item, Table):
+    if isinstance(item, PaperTable):
         own = {(row.key, column.key) for row in rows for column in columns}
         for claim in item.claims:
             yield from _needed_beside(paper, key, claim, own)
@@ -181,9 +184,9 @@ def _needed(
 def _needed_beside(
     paper: Paper, key: str, claim: Claim, own: set[tuple[str, str]]
 ) -> Iterator[tuple[str, str]]:
-    """What a claim needs of other tables, if all that it needs of its own is asked for."""
-    for place in places_of(claim, key, paper):
-        terms = [(term.table, term.row, term.column or place or "") for term in terms_of(claim, key)]
+    """The (run, setting) of the cells that a claim needs of other tables, if `own` has all it needs of this one."""
+    for judged in columns_judged(claim, key, paper):
+        terms = [(term.table, term.row, term.column or judged or "") for term in terms_of(claim, key)]
         if all((row, column) in own for table, row, column in terms if table == key):
             for name, row, column in terms:
                 if name != key:
@@ -191,22 +194,22 @@ def _needed_beside(
                     yield from table.runs_for(table.row(row), table.column(column))
 
 
-def check_ready(plan: Plan) -> None:
-    """Set up one federation of each run that has something left to do: data or models may not be at hand."""
+def check_ready(plan: ReproductionPlan) -> None:
+    """Set up one federation for each run that is not finished: a `UserError` if data or models are missing."""
     left: dict[str, Job] = {}
     for key, job in plan.jobs.items():
         if state_of(job) != "finished":
             left.setdefault(key.run, job)
     for job in left.values():
-        Federation(job.config)
+        Simulation(job.config)
 
 
 # -- looking at a plan --------------------------------------------------------------------------------------------
 
 
-Which = tuple[str, str]  # run, setting
+RunAndSetting = tuple[str, str]  # run, setting
 
-OWNERS: tuple[Callable[[Which], str], ...] = (
+OWNERS: tuple[Callable[[RunAndSetting], str], ...] = (
     lambda which: "all",
     lambda which: f"run {which[0]}",
     lambda which: f"setting {which[1]}",
@@ -214,15 +217,15 @@ OWNERS: tuple[Callable[[Which], str], ...] = (
 )
 
 
-def settings_of(plan: Plan) -> dict[str, dict[str, Any]]:
+def settings_of(plan: ReproductionPlan) -> dict[str, dict[str, Any]]:
     """What the plan's runs set: all of them, each run, each setting, or both together.
 
     Keys that have their default value in all runs are left out.
     """
-    defaults = dict(flat(_facts(RunConfig())))
-    contents: dict[Which, dict[str, Any]] = {}
+    defaults = flatten(_but_for_seed(RunConfig()))
+    contents: dict[RunAndSetting, dict[str, Any]] = {}
     for (run, setting, _), job in plan.jobs.items():
-        contents[run, setting] = dict(flat(_facts(job.config)))
+        contents[run, setting] = flatten(_but_for_seed(job.config))
     found: dict[str, dict[str, Any]] = {owner(which): {} for owner in OWNERS[:3] for which in contents}
     for key in dict.fromkeys(key for content in contents.values() for key in content):
         given = {which: content.get(key) for which, content in contents.items()}
@@ -234,18 +237,18 @@ def settings_of(plan: Plan) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _owns(owner: Callable[[Which], str], given: Mapping[Which, Any]) -> bool:
-    """Whether all that have the same owner are given the same value."""
+def _owns(owner: Callable[[RunAndSetting], str], given: Mapping[RunAndSetting, Any]) -> bool:
+    """Whether the value depends on nothing but the owner."""
     seen: dict[str, Any] = {}
     return all(seen.setdefault(owner(which), value) == value for which, value in given.items())
 
 
-def _facts(config: RunConfig) -> dict[str, Any]:
-    """A config's content, but for what tells seeds apart."""
+def _but_for_seed(config: RunConfig) -> dict[str, Any]:
+    """A config's content without what differs between seeds."""
     return {key: value for key, value in config.as_file().items() if key not in ("name", "seed")}
 
 
-def states_of(plan: Plan) -> dict[str, dict[str, str]]:
+def states_of(plan: ReproductionPlan) -> dict[str, dict[str, str]]:
     """How far the runs are, by run and setting: `2 finished, 1 new`."""
     states: dict[str, dict[str, list[str]]] = {}
     for (run, setting, _), job in plan.jobs.items():

@@ -11,9 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from polyfed.federation.message import decode, encode
-from polyfed.learn import Distillation, distil, predict, soften
-from polyfed.learn.descend import descend
-from polyfed.learn.training import Training
+from polyfed.learn import Distillation, Learner, Training, batch_count, batches, distil, predict, soften
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -204,15 +202,12 @@ class Slope(nn.Module):
 
 def rates(rows: int, *, norm: bool = False, **settings: Any) -> list[float]:
     """The learning rate of every step."""
-    model = Slope(norm=norm)
-    places: list[float] = []
-
-    def loss(_rows: Tensor, _x: Tensor, logits: Tensor) -> Tensor:
+    model, training, x = Slope(norm=norm), Training(**settings), torch.randn(rows, 1)
+    learner = Learner(model, training, cosine_steps=batch_count(rows, training, model))
+    places = [model.place.item()]
+    for _, batch in batches(x, training, generator(), model):
+        learner.step(model(batch).mean())
         places.append(model.place.item())
-        return logits.mean()
-
-    descend(model, torch.randn(rows, 1), Training(**settings), generator(), loss, cosine=True)
-    places.append(model.place.item())
     return [before - after for before, after in pairwise(places)]
 
 

@@ -12,34 +12,40 @@ from rich.console import Console
 
 from polyfed.experiments import papers
 from polyfed.experiments.papers.claims import judge_all
-from polyfed.experiments.papers.results import Cell, Outcome
+from polyfed.experiments.papers.results import Cell, MeasuredTable
 from polyfed.experiments.reproduce.figures import (
-    Cloud,
     Curve,
-    Panel,
+    CurvesPanel,
+    FeaturesPanel,
     draw_curves,
     draw_features,
     draw_lines,
     draw_table,
 )
 from polyfed.experiments.reproduce.markdown import markdown
-from polyfed.experiments.reproduce.outcome import printed_look
-from polyfed.experiments.reproduce.tables import outcome_tables, shown, side_by_side, whole, with_spread
+from polyfed.experiments.reproduce.measured import find_printed
+from polyfed.experiments.reproduce.tables import (
+    format_mean,
+    format_number,
+    full_report,
+    measured_tables,
+    side_by_side,
+)
 
 CHOSEN_LESS = 30.0
 
 
 @pytest.fixture
-def outcome() -> Outcome:
+def measured() -> MeasuredTable:
     return as_if_measured("000")
 
 
 @pytest.fixture
-def grouped() -> Outcome:
+def grouped() -> MeasuredTable:
     return as_if_measured("004")
 
 
-def as_if_measured(name: str) -> Outcome:
+def as_if_measured(name: str) -> MeasuredTable:
     """Table 2 of a paper as if measured: the paper's numbers and two more, 30 less at the chosen round."""
     paper = papers.load(name)
     table = paper.tables["table2"]
@@ -56,9 +62,9 @@ def as_if_measured(name: str) -> Outcome:
         "table2",
         last=lambda _table, row, column: cells[row, column].last,
         chosen=lambda _table, row, column: {} if row == first else cells[first, column].chosen,
-        printed=printed_look(paper),
+        printed=find_printed(paper),
     )
-    return Outcome(paper, "table2", "tiny", 2, table.rows, table.columns, cells, judged)
+    return MeasuredTable(paper, "table2", "tiny", 2, table.rows, table.columns, cells, judged)
 
 
 def printed(what: Any, width: int) -> list[str]:
@@ -69,32 +75,35 @@ def printed(what: Any, width: int) -> list[str]:
 
 
 def test_numbers_are_printed_in_their_unit() -> None:
-    assert (shown(12.345, "percent"), shown(12.345, "percent", sign=True)) == ("12.3", "+12.3")
-    assert (shown(79486, "count"), shown(1.5e6, "bytes"), shown(2.5, "number")) == ("79,486", "1.5 MB", "2.5")
-    assert with_spread(-2.0, 0.51, "percent", sign=True) == "-2.0 ± 0.5"
-    assert with_spread(2.0, None, "percent") == "2.0"
+    assert format_number(12.345, "percent") == "12.3"
+    assert format_number(12.345, "percent", sign=True) == "+12.3"
+    assert format_number(79486, "count") == "79,486"
+    assert format_number(1.5e6, "bytes") == "1.5 MB"
+    assert format_number(2.5, "number") == "2.5"
+    assert format_mean(-2.0, 0.51, "percent", sign=True) == "-2.0 ± 0.5"
+    assert format_mean(2.0, None, "percent") == "2.0"
 
 
 @pytest.mark.parametrize("width", [110, 150])
-def test_the_paper_and_the_measurement_stand_side_by_side(outcome: Outcome, width: int) -> None:
-    lines = printed(whole(outcome, width), width)
+def test_the_paper_and_the_measurement_stand_side_by_side(measured: MeasuredTable, width: int) -> None:
+    lines = printed(full_report(measured, width), width)
     assert max(len(line.rstrip()) for line in lines) <= width
     place = next(number for number, line in enumerate(lines) if line.strip().startswith("Global "))
     assert lines[place].split()[:5] == ["Global", "68.34", "70.3", "±", "1.4"]
     assert lines[place + 1].split()[:5] == ["chosen", "round", "38.3", "±", "0.0"]
 
 
-def test_a_table_that_is_too_wide_is_printed_in_parts(outcome: Outcome) -> None:
-    assert len(outcome_tables(outcome, 150)) == 1
-    parts = outcome_tables(outcome, 70)
+def test_a_table_that_is_too_wide_is_printed_in_parts(measured: MeasuredTable) -> None:
+    assert len(measured_tables(measured, 150)) == 1
+    parts = measured_tables(measured, 70)
     assert len(parts) == 2
     assert all(len(line.rstrip()) <= 70 for part in parts for line in printed(part, 70))
 
 
-def test_claims_are_marked_with_their_weakest_link_and_the_chosen_round_where_it_differs(
-    outcome: Outcome,
+def test_claims_are_marked_with_their_weakest_comparison_and_the_chosen_round_where_it_differs(
+    measured: MeasuredTable,
 ) -> None:
-    lines = printed(whole(outcome, 150), 150)
+    lines = printed(full_report(measured, 150), 150)
     place = next(number for number, line in enumerate(lines) if "global model is above the distilled" in line)
     assert lines[place].strip().endswith("(4 of 4)")
     first = " ".join(lines[place + 1].split())
@@ -102,8 +111,8 @@ def test_claims_are_marked_with_their_weakest_link_and_the_chosen_round_where_it
     assert any("chosen round: not shown" in line for line in lines)
 
 
-def test_markdown_has_both_tables_the_claims_and_the_command(outcome: Outcome) -> None:
-    text = markdown(outcome, "polyfed reproduce 000/table2", "table2.png")
+def test_markdown_has_both_tables_the_claims_and_the_command(measured: MeasuredTable) -> None:
+    text = markdown(measured, "polyfed reproduce 000/table2", "table2.png")
     assert "| Global | 68.34 → **70.3 ± 1.4** |" in text
     assert "| Global | 68.34 → **38.3 ± 0.0** |" in text
     assert "| ✓ shown | global − distilled | +3.4 ± 0.0 | 2/2 | +3.4 |" in text
@@ -113,14 +122,16 @@ def test_markdown_has_both_tables_the_claims_and_the_command(outcome: Outcome) -
     assert {line.count("|") for line in tables} == {6, 9}
 
 
-def test_figures_are_drawn(outcome: Outcome, tmp_path: Path) -> None:
-    assert "<svg" in draw_table(outcome, tmp_path / "table.svg").read_text()
+def test_figures_are_drawn(measured: MeasuredTable, tmp_path: Path) -> None:
+    assert "<svg" in draw_table(measured, tmp_path / "table.svg").read_text()
     curves: dict[str, Curve] = {
         "Global": {1: (10.0, 1.0), 2: (20.0, 2.0)},
         "Initial": {0: (5.0, None)},
         "Missing": {},
     }
-    path = draw_curves([Panel("le = 5", curves)] * 5, "title " * 40, "accuracy in %", tmp_path / "curves.svg")
+    path = draw_curves(
+        [CurvesPanel("le = 5", curves)] * 5, "title " * 40, "accuracy in %", tmp_path / "curves.svg"
+    )
     assert "<svg" in path.read_text()
 
 
@@ -138,22 +149,24 @@ def test_figures_are_drawn(outcome: Outcome, tmp_path: Path) -> None:
         (9, [1] * 15),
     ],
 )
-def test_groups_are_kept_whole_where_that_is_possible(grouped: Outcome, room: int, sizes: list[int]) -> None:
+def test_groups_are_kept_whole_where_that_is_possible(
+    grouped: MeasuredTable, room: int, sizes: list[int]
+) -> None:
     parts = side_by_side(grouped.columns, {column.key: 10 for column in grouped.columns}, room)
     assert [len(part) for part in parts] == sizes
     assert [column for part in parts for column in part] == list(grouped.columns)
 
 
-def test_without_groups_as_many_columns_as_fit_are_side_by_side(outcome: Outcome) -> None:
-    widths = {column.key: 20 for column in outcome.columns}
-    assert [len(part) for part in side_by_side(outcome.columns, widths, 60)] == [3, 1]
+def test_without_groups_as_many_columns_as_fit_are_side_by_side(measured: MeasuredTable) -> None:
+    widths = {column.key: 20 for column in measured.columns}
+    assert [len(part) for part in side_by_side(measured.columns, widths, 60)] == [3, 1]
 
 
 @pytest.mark.parametrize(("width", "blocks"), [(110, 5), (150, 3), (210, 2)])
 def test_fifteen_columns_are_printed_in_blocks_of_whole_groups(
-    grouped: Outcome, width: int, blocks: int
+    grouped: MeasuredTable, width: int, blocks: int
 ) -> None:
-    tables = outcome_tables(grouped, width)
+    tables = measured_tables(grouped, width)
     assert len(tables) == blocks
     lines = [line for table in tables for line in printed(table, width)]
     assert max(len(line.rstrip()) for line in lines) <= width
@@ -164,7 +177,7 @@ def test_fifteen_columns_are_printed_in_blocks_of_whole_groups(
     assert row.split()[:4] == ["IND", "68.45", "70.5", "±"]
 
 
-def test_a_group_may_have_a_long_name(grouped: Outcome) -> None:
+def test_a_group_may_have_a_long_name(grouped: MeasuredTable) -> None:
     """It makes its middle column wider, and then fewer fit side by side; rows keep their names."""
     columns = tuple(
         column.model_copy(update={"group": f"{column.group}-{'x' * 30}"}) for column in grouped.columns
@@ -174,7 +187,7 @@ def test_a_group_may_have_a_long_name(grouped: Outcome) -> None:
     for width in (110, 150):
         lines = [
             line
-            for part in outcome_tables(dataclasses.replace(grouped, paper=paper, columns=columns), width)
+            for part in measured_tables(dataclasses.replace(grouped, paper=paper, columns=columns), width)
             for line in printed(part, width)
         ]
         assert max(len(line.rstrip()) for line in lines) <= width
@@ -182,13 +195,13 @@ def test_a_group_may_have_a_long_name(grouped: Outcome) -> None:
         assert sum(line.strip().startswith("FedH2L (asynchronous) ") for line in lines) >= 3
 
 
-def test_claims_name_a_column_with_its_group(grouped: Outcome) -> None:
-    lines = printed(whole(grouped, 150), 150)
+def test_claims_name_a_column_with_its_group(grouped: MeasuredTable) -> None:
+    lines = printed(full_report(grouped, 150), 150)
     assert any(line.split()[:4] == ["✓", "shown", "Avg.", "ACC"] for line in lines)
     assert any("the round chosen on validation for each client" in line for line in lines)
 
 
-def test_markdown_has_a_table_for_each_group(grouped: Outcome) -> None:
+def test_markdown_has_a_table_for_each_group(grouped: MeasuredTable) -> None:
     text = markdown(grouped, "polyfed reproduce 004/table2", "table2.png")
     assert text.count("**M20-LeNet**") == 2  # at the last round, and as chosen
     assert text.count("|  | ACC | WDP | CDP |") == 10
@@ -196,13 +209,13 @@ def test_markdown_has_a_table_for_each_group(grouped: Outcome) -> None:
     assert "At the round chosen on validation for each client (never on test data):" in text
 
 
-def test_other_figures_are_drawn(grouped: Outcome, tmp_path: Path) -> None:
+def test_other_figures_are_drawn(grouped: MeasuredTable, tmp_path: Path) -> None:
     assert "<svg" in draw_table(grouped, tmp_path / "table.svg").read_text()
     curves: dict[str, Curve] = {"CE": {50: (2.0, 0.1), 100: (1.0, 0.1)}, "Missing": {}}
-    panels = [Panel("Losses", curves, "loss"), Panel("Accuracy", curves, "accuracy in %")]
+    panels = [CurvesPanel("Losses", curves, "loss"), CurvesPanel("Accuracy", curves, "accuracy in %")]
     lines = draw_lines(panels, "title " * 40, "local steps", tmp_path / "lines.svg")
     assert "<svg" in lines.read_text()
-    clouds = [Cloud("IND (80 % of the variance)", np.arange(12.0).reshape(6, 2))] * 3
+    clouds = [FeaturesPanel("IND (80 % of the variance)", np.arange(12.0).reshape(6, 2))] * 3
     for classes in (3, 12):
         names = [str(number) for number in range(classes)]
         path = draw_features(clouds, np.arange(6) % 3, names, "title", tmp_path / f"features-{classes}.svg")

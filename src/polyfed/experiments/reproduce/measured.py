@@ -1,4 +1,4 @@
-"""What came out of a plan's runs: a table with the paper's claims judged, curves, who holds what; and their files."""
+"""What a plan's runs measured: a table with the paper's claims judged, curves, who holds what; and their files."""
 
 from __future__ import annotations
 
@@ -10,54 +10,60 @@ from typing import Any
 
 import polyfed
 from polyfed import disk
-from polyfed.experiments.papers.claims import BySeed, Look, judge_all
-from polyfed.experiments.papers.paper import Curves, Features, Holdings, Line, Lines, Paper, Table, Unit
+from polyfed.experiments.papers.claims import BySeed, FindValues, judge_all
+from polyfed.experiments.papers.paper import (
+    CurvesFigure,
+    FeaturesFigure,
+    HoldingsFigure,
+    LinesFigure,
+    PanelLine,
+    Paper,
+    PaperTable,
+    Unit,
+)
 from polyfed.experiments.papers.results import (
     FACTORS,
-    MOMENTS,
     Evaluations,
-    Moment,
-    Outcome,
+    MeasuredTable,
     RunKey,
     Runs,
     mean_curve,
     read_cell,
     read_curves,
 )
-from polyfed.experiments.reproduce.features import features_of, flattened
+from polyfed.experiments.reproduce.features import features_of, principal_components
 from polyfed.experiments.reproduce.figures import (
-    Cloud,
-    Panel,
+    CurvesPanel,
+    FeaturesPanel,
     draw_curves,
     draw_features,
     draw_lines,
     draw_table,
 )
 from polyfed.experiments.reproduce.markdown import markdown
-from polyfed.experiments.reproduce.plan import Plan, config_of
+from polyfed.experiments.reproduce.plan import ReproductionPlan, config_of
 from polyfed.experiments.reproduce.tables import UNIT_NAMES
-from polyfed.federation.nodes import client_name
 from polyfed.report.figures import bubble_chart
 from polyfed.runs import api
-from polyfed.runs.metrics import mean_and_spread
-from polyfed.runs.setup import Federation
+from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound, mean_and_spread
+from polyfed.runs.setup import Simulation
 
 
-def conclude(plan: Plan) -> tuple[Outcome | None, list[Path]]:
-    """What the runs of a plan came to: the table (of a figure nothing), and the files that were written."""
-    if isinstance(plan.item, Table):
-        outcome = measure(plan)
-        return outcome, write_table(plan, outcome)
-    if isinstance(plan.item, Curves):
+def conclude(plan: ReproductionPlan) -> tuple[MeasuredTable | None, list[Path]]:
+    """Read a plan's runs and write what came out: the table (None for a figure), and the files' paths."""
+    if isinstance(plan.item, PaperTable):
+        measured = measure(plan)
+        return measured, write_table(plan, measured)
+    if isinstance(plan.item, CurvesFigure):
         return None, write_curves(plan, plan.item)
-    if isinstance(plan.item, Lines):
+    if isinstance(plan.item, LinesFigure):
         return None, write_lines(plan, plan.item)
-    if isinstance(plan.item, Features):
+    if isinstance(plan.item, FeaturesFigure):
         return None, write_features(plan, plan.item)
     return None, write_holdings(plan, plan.item)
 
 
-def evaluations(plan: Plan) -> dict[RunKey, Evaluations]:
+def evaluations(plan: ReproductionPlan) -> dict[RunKey, Evaluations]:
     """What the plan's finished runs measured."""
     return {
         key: Evaluations.of(job.path, plan.paper.chosen)
@@ -66,8 +72,8 @@ def evaluations(plan: Plan) -> dict[RunKey, Evaluations]:
     }
 
 
-def measure(plan: Plan) -> Outcome:
-    """A table out of its runs, as far as they have finished, and the claims judged on it."""
+def measure(plan: ReproductionPlan) -> MeasuredTable:
+    """A table from the runs that have finished, and the claims judged on it."""
     runs = evaluations(plan)
     table = plan.paper.tables[plan.key]
     cells = {
@@ -78,45 +84,47 @@ def measure(plan: Plan) -> Outcome:
     judgements = judge_all(
         plan.paper,
         plan.key,
-        last=_look(plan.paper, runs, "last"),
-        chosen=_look(plan.paper, runs, "chosen"),
-        printed=printed_look(plan.paper),
+        last=_find_measured(plan.paper, runs, "last"),
+        chosen=_find_measured(plan.paper, runs, "chosen"),
+        printed=find_printed(plan.paper),
     )
-    return Outcome(plan.paper, plan.key, plan.scale, plan.seeds, plan.rows, plan.columns, cells, judgements)
+    return MeasuredTable(
+        plan.paper, plan.key, plan.scale, plan.seeds, plan.rows, plan.columns, cells, judgements
+    )
 
 
-def _look(paper: Paper, runs: Runs, moment: Moment) -> Look:
-    def look(table: str, row: str, column: str) -> BySeed:
+def _find_measured(paper: Paper, runs: Runs, which: ReportedRound) -> FindValues:
+    def find(table: str, row: str, column: str) -> BySeed:
         given = paper.tables[table]
-        return read_cell(given, given.row(row), given.column(column), runs).at(moment)
+        return read_cell(given, given.row(row), given.column(column), runs).at(which)
 
-    return look
+    return find
 
 
-def printed_look(paper: Paper) -> Look:
+def find_printed(paper: Paper) -> FindValues:
     """What the paper itself prints, as if it were one seed."""
 
-    def look(table: str, row: str, column: str) -> BySeed:
+    def find(table: str, row: str, column: str) -> BySeed:
         number = paper.tables[table].row(row).paper.get(column)
         return {} if number is None else {0: number.value}
 
-    return look
+    return find
 
 
 # -- files -------------------------------------------------------------------------------------------------------
 
 
-def write_table(plan: Plan, outcome: Outcome) -> list[Path]:
-    """Everything that was measured as JSON, the table and the claims as Markdown, a picture."""
+def write_table(plan: ReproductionPlan, measured: MeasuredTable) -> list[Path]:
+    """Write everything that was measured as JSON, the table and the claims as Markdown, and a picture."""
     plan.folder.mkdir(parents=True, exist_ok=True)
-    picture = draw_table(outcome, plan.folder / f"{plan.key}.png")
+    picture = draw_table(measured, plan.folder / f"{plan.key}.png")
     text = plan.folder / f"{plan.key}.md"
-    disk.replace(text, markdown(outcome, plan.command, picture.name).encode())
-    return [_write_json(plan, as_json(outcome)), text, picture]
+    disk.replace(text, markdown(measured, plan.command, picture.name).encode())
+    return [_write_json(plan, as_json(measured)), text, picture]
 
 
-def write_curves(plan: Plan, figure: Curves) -> list[Path]:
-    """Every curve as JSON, by seed, and a picture of their means."""
+def write_curves(plan: ReproductionPlan, figure: CurvesFigure) -> list[Path]:
+    """Write every curve as JSON, by seed, and a picture of their means."""
     table = plan.paper.tables[figure.table]
     runs = evaluations(plan)
     curves = {
@@ -124,7 +132,7 @@ def write_curves(plan: Plan, figure: Curves) -> list[Path]:
         for column in plan.columns
     }
     panels = [
-        Panel(
+        CurvesPanel(
             plan.paper.column_name(column),
             {row.name: mean_curve(curves[column.key][row.key].values()) for row in plan.rows},
         )
@@ -136,15 +144,15 @@ def write_curves(plan: Plan, figure: Curves) -> list[Path]:
     return [_write_json(plan, {"curves": curves}), picture]
 
 
-def write_lines(plan: Plan, figure: Lines) -> list[Path]:
-    """Every line as JSON, by seed, and a picture of their means."""
+def write_lines(plan: ReproductionPlan, figure: LinesFigure) -> list[Path]:
+    """Write every line as JSON, by seed, and a picture of their means."""
     runs = evaluations(plan)
     found = {
         panel.title: {line.name: by_step(plan, runs, line, panel.unit) for line in panel.lines}
         for panel in figure.panels
     }
     panels = [
-        Panel(
+        CurvesPanel(
             panel.title,
             {name: mean_curve(curves.values()) for name, curves in found[panel.title].items()},
             panel.quantity,
@@ -156,7 +164,7 @@ def write_lines(plan: Plan, figure: Lines) -> list[Path]:
     return [_write_json(plan, {"by local step": found}), picture]
 
 
-def by_step(plan: Plan, runs: Runs, line: Line, unit: Unit) -> dict[int, dict[int, float]]:
+def by_step(plan: ReproductionPlan, runs: Runs, line: PanelLine, unit: Unit) -> dict[int, dict[int, float]]:
     """A line by local step instead of round, for each seed, in its unit."""
     curves = {}
     for key, run in runs.items():
@@ -167,29 +175,30 @@ def by_step(plan: Plan, runs: Runs, line: Line, unit: Unit) -> dict[int, dict[in
     return curves
 
 
-def write_features(plan: Plan, figure: Features) -> list[Path]:
-    """The two directions in which a model's features vary most, over the whole test set: a panel a run."""
-    clouds, shares = [], {}
+def write_features(plan: ReproductionPlan, figure: FeaturesFigure) -> list[Path]:
+    """Draw the whole test set along the two directions in which a model's features vary most, one panel per run."""
+    panels, shares = [], {}
     for (run, _, _), job in plan.jobs.items():
         if (job.path / "summary.json").exists():
-            test = Federation(job.config).whole_test
-            model = api.load_model(job.path, client_name(figure.client))
-            points, shares[run] = flattened(features_of(model, test))
+            simulation = Simulation(job.config)
+            test = simulation.whole_test
+            model = api.load_model(job.path, simulation.name(figure.client))
+            points, shares[run] = principal_components(features_of(model, test))
             share = f"{100 * sum(shares[run]):.0f} % of the variance"
-            clouds.append(Cloud(f"{figure.runs[run]} ({share})", points.numpy()))
-    if not clouds:
+            panels.append(FeaturesPanel(f"{figure.runs[run]} ({share})", points.numpy()))
+    if not panels:
         return []
     plan.folder.mkdir(parents=True, exist_ok=True)
     picture = plan.folder / f"{plan.key}.png"
-    draw_features(clouds, test.labels.numpy(), test.dataset.classes, _title(plan), picture)
+    draw_features(panels, test.labels.numpy(), test.dataset.classes, _title(plan), picture)
     return [_write_json(plan, {"share of the variance along x and y": shares}), picture]
 
 
-def write_holdings(plan: Plan, figure: Holdings) -> list[Path]:
-    """Who holds what, with the first seed: a picture for each column."""
-    # All are set up before anything is written: the data may not be at hand.
+def write_holdings(plan: ReproductionPlan, figure: HoldingsFigure) -> list[Path]:
+    """Draw who holds what, with the first seed: one picture per column."""
+    # All are set up before anything is written: the data may be missing.
     federations = {
-        column.key: Federation(config_of(plan.paper, figure.run, column.setting, plan.scale, seed=0))
+        column.key: Simulation(config_of(plan.paper, figure.run, column.setting, plan.scale, seed=0))
         for column in plan.columns
         if column.setting is not None
     }
@@ -205,34 +214,34 @@ def write_holdings(plan: Plan, figure: Holdings) -> list[Path]:
     return [_write_json(plan, {"samples by client and class": counts}), *pictures]
 
 
-def _title(plan: Plan) -> str:
+def _title(plan: ReproductionPlan) -> str:
     seeds = f"mean and spread over {plan.seeds} seeds" if plan.seeds > 1 else "one seed"
     return f"{plan.paper.id}/{plan.key} at scale {plan.scale}: {plan.item.title} ({seeds})"
 
 
-def as_json(outcome: Outcome) -> dict[str, Any]:
+def as_json(measured: MeasuredTable) -> dict[str, Any]:
     """A table as measured: every seed's number, and the claims."""
     rows = []
-    for row in outcome.rows:
+    for row in measured.rows:
         cells: dict[str, dict[str, Any]] = {}
-        for column in outcome.columns:
-            cell = outcome.cells[row.key, column.key]
+        for column in measured.columns:
+            cell = measured.cells[row.key, column.key]
             printed = row.paper.get(column.key)
             cells[column.key] = {
-                "unit": outcome.table.unit_of(row, column),
+                "unit": measured.table.unit_of(row, column),
                 "paper": printed.value if printed else None,
-                **{moment: _numbers(cell.at(moment)) for moment in MOMENTS},
+                **{which: _numbers(cell.at(which)) for which in REPORTED_ROUNDS},
             }
         rows.append({"key": row.key, "name": row.name, "cells": cells})
     claims = [
         {
             "text": judged.claim.text,
-            "column": judged.place,
+            "column": judged.column,
             "last": asdict(judged.last),
             "chosen": asdict(judged.chosen),
             "paper": asdict(judged.paper),
         }
-        for judged in outcome.judgements
+        for judged in measured.judgements
     ]
     return {"rows": rows, "claims": claims}
 
@@ -244,8 +253,8 @@ def _numbers(values: BySeed) -> dict[str, Any] | None:
     return {"mean": mean, "spread": spread, "seeds": dict(values)}
 
 
-def _write_json(plan: Plan, content: Mapping[str, Any]) -> Path:
-    about = {
+def _write_json(plan: ReproductionPlan, content: Mapping[str, Any]) -> Path:
+    header = {
         "paper": plan.paper.id,
         "what": plan.key,
         "title": plan.item.title,
@@ -257,5 +266,5 @@ def _write_json(plan: Plan, content: Mapping[str, Any]) -> Path:
         "runs": [str(job.path.relative_to(plan.folder)) for job in plan.jobs.values()],
     }
     path = plan.folder / f"{plan.key}.json"
-    disk.replace(path, (json.dumps({**about, **content}, indent=1, ensure_ascii=False) + "\n").encode())
+    disk.replace(path, (json.dumps({**header, **content}, indent=1, ensure_ascii=False) + "\n").encode())
     return path

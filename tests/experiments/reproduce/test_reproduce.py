@@ -1,4 +1,4 @@
-"""`polyfed reproduce`: the plan, real runs that are stopped and gone on with, and what a user sees."""
+"""`polyfed reproduce`: the plan, real runs that are stopped and resumed, and what a user sees."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 from tests.conftest import Command
-from tests.experiments.papers.conftest import FAKE, Write
+from tests.experiments.conftest import FAKE, Write
 
 from polyfed.cli import commands as cli
 from polyfed.errors import ConfigError
-from polyfed.experiments.grid import carry_out
+from polyfed.experiments.grid import run_jobs
 from polyfed.experiments.papers.results import Evaluations, RunKey
-from polyfed.experiments.reproduce import make_plan, settings_of, states_of
-from polyfed.experiments.reproduce.outcome import by_step
+from polyfed.experiments.reproduce import plan_reproduction
+from polyfed.experiments.reproduce.measured import by_step
+from polyfed.experiments.reproduce.plan import settings_of, states_of
 from polyfed.runs import api
 
 MAIN = f"{FAKE}/main"
@@ -27,38 +28,38 @@ def keys(plan: Any) -> set[tuple[str, str]]:
 
 
 def test_a_plan_has_every_run_in_its_own_folder(tmp_path: Path) -> None:
-    plan = make_plan(MAIN, out=tmp_path)
+    plan = plan_reproduction(MAIN, out=tmp_path)
     assert len(plan.jobs) == 2 * 2 * 2
     job = plan.jobs[RunKey("together", "skewed", 1)]
     assert job.path == tmp_path / "fake" / "tiny" / "together" / "skewed" / "seed-1"
     assert (job.config.seed, job.config.rounds, job.config.training.epochs) == (1, 2, 2)
     assert (job.config.data.clients, job.config.method.name) == (3, "fedavg")
     assert plan.jobs[RunKey("alone", "even", 0)].config.training.epochs == 1
-    assert len(make_plan(MAIN, seeds=5, out=tmp_path).jobs) == 2 * 2 * 5
-    assert len(make_plan(MAIN, scale="paper", out=tmp_path).jobs) == 2 * 2 * 3
+    assert len(plan_reproduction(MAIN, seeds=5, out=tmp_path).jobs) == 2 * 2 * 5
+    assert len(plan_reproduction(MAIN, scale="paper", out=tmp_path).jobs) == 2 * 2 * 3
     assert not any(tmp_path.iterdir())
 
 
 def test_a_plan_has_only_the_runs_that_the_rows_asked_for_need() -> None:
-    assert keys(make_plan(MAIN, rows=["Alone"])) == {("alone", "even"), ("alone", "skewed")}
-    assert keys(make_plan(MAIN, rows=["gain"], columns=["all alike"])) == {
+    assert keys(plan_reproduction(MAIN, rows=["Alone"])) == {("alone", "even"), ("alone", "skewed")}
+    assert keys(plan_reproduction(MAIN, rows=["gain"], columns=["all alike"])) == {
         ("alone", "even"),
         ("together", "even"),
     }
 
 
 def test_a_claim_brings_the_other_tables_runs_along() -> None:
-    assert keys(make_plan(f"{FAKE}/cost")) == {("together", "even"), ("alone", "even")}
+    assert keys(plan_reproduction(f"{FAKE}/cost")) == {("together", "even"), ("alone", "even")}
 
 
 def test_parameters_and_holdings_need_no_runs_and_curves_those_of_their_table() -> None:
-    assert not make_plan(f"{FAKE}/sizes").jobs
-    assert not make_plan(f"{FAKE}/who").jobs
-    assert len(keys(make_plan(f"{FAKE}/curves"))) == 4
+    assert not plan_reproduction(f"{FAKE}/sizes").jobs
+    assert not plan_reproduction(f"{FAKE}/who").jobs
+    assert len(keys(plan_reproduction(f"{FAKE}/curves"))) == 4
 
 
 def test_a_plan_says_who_sets_what() -> None:
-    settings = settings_of(make_plan(MAIN))
+    settings = settings_of(plan_reproduction(MAIN))
     assert settings["all"]["rounds"] == 2
     assert settings["run together"] == {"method.name": "fedavg", "training.epochs": 2}
     assert settings["run alone"] == {"method.name": "local", "training.epochs": 1}
@@ -72,7 +73,7 @@ def test_a_plan_says_who_sets_what() -> None:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which all runs of the table `main` have finished."""
     out = tmp_path_factory.mktemp("finished")
-    carry_out(list(make_plan(MAIN, out=out).jobs.values()), workers=1)
+    run_jobs(list(plan_reproduction(MAIN, out=out).jobs.values()), workers=1)
     return out
 
 
@@ -80,12 +81,12 @@ def result(out: Path, key: str = "main") -> dict[str, Any]:
     return dict(json.loads((out / "fake" / "tiny" / f"{key}.json").read_text()))
 
 
-def test_a_stopped_table_is_gone_on_with_and_ends_as_an_undisturbed_one(
+def test_a_stopped_table_goes_on_and_ends_as_an_undisturbed_one(
     tmp_path: Path, command: Command, finished: Path
 ) -> None:
-    broken = make_plan(MAIN, out=tmp_path / "broken")
+    broken = plan_reproduction(MAIN, out=tmp_path / "broken")
     first, second, *_ = broken.jobs.values()
-    carry_out([first], workers=1)
+    run_jobs([first], workers=1)
     run = api.prepare_checked(second.config, second.path, workers=1)
     run.go(lambda now: now.stop())
     run.close()
@@ -108,8 +109,8 @@ def test_what_is_printed_is_what_the_runs_measured(command: Command, finished: P
     together = next(row for row in found["rows"] if row["key"] == "together")["cells"]["skewed"]
     folder = finished / "fake" / "tiny"
     summary = json.loads((folder / "together" / "skewed" / "seed-1" / "summary.json").read_text())
-    for moment in ("last", "chosen"):
-        assert together[moment]["seeds"]["1"] == pytest.approx(100 * summary[moment]["whole"]["mean"])
+    for which in ("last", "chosen"):
+        assert together[which]["seeds"]["1"] == pytest.approx(100 * summary[which]["whole"]["mean"])
     assert together["paper"] == 75
     here = f"{together['last']['mean']:.1f} ± {together['last']['spread']:.1f}"
     assert here in out
@@ -144,9 +145,11 @@ def test_lines_are_along_local_steps(command: Command, finished: Path) -> None:
     assert (finished / "fake" / "tiny" / "steps.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_round_of_several_steps_is_so_many_along_the_line(content: dict[str, Any], written: Write) -> None:
+def test_a_round_of_several_steps_counts_as_that_many_along_the_line(
+    content: dict[str, Any], written: Write
+) -> None:
     content["scales"]["tiny"]["runs"]["alone"] = {"training.steps": 7}
-    plan = make_plan(f"{written(content)}/steps", seeds=1)
+    plan = plan_reproduction(f"{written(content)}/steps", seeds=1)
     runs = {key: Evaluations([{"round": 2, "summary": {"validation": 0.5}}]) for key in plan.jobs}
     alone, together = plan.item.panels[0].lines  # type: ignore[union-attr]
     assert by_step(plan, runs, alone, "percent") == {0: {14: 50.0}}
@@ -154,7 +157,7 @@ def test_a_round_of_several_steps_is_so_many_along_the_line(content: dict[str, A
 
 
 def test_features_are_shown_of_one_seed(command: Command, finished: Path) -> None:
-    assert set(make_plan(f"{FAKE}/seen", seeds=5).jobs) == {
+    assert set(plan_reproduction(f"{FAKE}/seen", seeds=5).jobs) == {
         RunKey("alone", "even", 0),
         RunKey("together", "even", 0),
     }
@@ -229,16 +232,16 @@ def test_sizes_and_holdings_are_there_at_once(command: Command) -> None:
     assert Path("polyfed-runs/reproduce/fake/tiny/who-skewed.png").exists()
 
 
-def test_without_a_table_it_lists_what_there_is(command: Command) -> None:
+def test_without_a_table_it_lists_what_can_be_reproduced(command: Command) -> None:
     listed = command("reproduce").out
     assert all(
         f"000/{key}" in listed for key in ("table1", "table2", "table3", "figure1", "figure2", "figure3")
     )
     assert "paper, small, tiny" in listed
-    about = command("reproduce", FAKE).out
-    assert "rows: alone, together, gain" in about
-    assert "nothing was open" in about
-    assert "a slip of the pen" in about
+    paper_details = command("reproduce", FAKE).out
+    assert "rows: alone, together, gain" in paper_details
+    assert "nothing was open" in paper_details
+    assert "a slip of the pen" in paper_details
     assert not Path("polyfed-runs").exists()
 
 
@@ -249,11 +252,11 @@ MISTAKES: dict[str, tuple[tuple[object, ...], str]] = {
     "no such scale": ((MAIN, "--scale", "tinny"), "did you mean 'tiny'?"),
     "not at this scale": (
         (f"{FAKE}/traffic", "--scale", "paper"),
-        "--scale paper: fake/traffic is there at scale tiny only",
+        "--scale paper: fake/traffic is only there at scale tiny",
     ),
     "no such row": (
         (MAIN, "--rows", "alone,togehter"),
-        "--rows togehter: no such one, did you mean 'together'?",
+        "--rows togehter: not found, did you mean 'together'?",
     ),
     "no such column": ((MAIN, "--columns", "odd"), "--columns odd"),
     "no data": (("000/table2", "--scale", "paper"), "POLYFED_DATA"),
@@ -278,7 +281,7 @@ def test_a_mistake_is_one_line_and_nothing_is_created(
 def test_a_mistake_in_a_runs_settings_says_which_run(content: dict[str, Any], written: Write) -> None:
     content["runs"]["together"] = {"method": {"name": "fedavg", "wihtin": "all"}}
     with pytest.raises(ConfigError, match=r"paper mine, together in even at scale tiny: method\.wihtin"):
-        make_plan(f"{written(content)}/main")
+        plan_reproduction(f"{written(content)}/main")
     content["runs"]["together"] = {"method": "fedagv"}
     with pytest.raises(ConfigError, match=r"together in even at scale tiny: .*did you mean 'fedavg'"):
-        make_plan(f"{written(content)}/main")
+        plan_reproduction(f"{written(content)}/main")

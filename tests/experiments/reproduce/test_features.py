@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from polyfed.data import load
-from polyfed.experiments.reproduce.features import features_of, flattened
+from polyfed.experiments.reproduce.features import features_of, principal_components
 from polyfed.models import build
 
 
@@ -15,7 +15,7 @@ def test_principal_components_by_hand() -> None:
     # Three points on the line (1, 2, 2) / 3 and its twin across it: all variance is along these two.
     along, across = torch.tensor([1.0, 2.0, 2.0]) / 3, torch.tensor([2.0, 1.0, -2.0]) / 3
     features = torch.stack([-6 * along, 6 * along, 3 * across, -3 * across]) + torch.tensor([7.0, 8.0, 9.0])
-    points, shares = flattened(features)
+    points, shares = principal_components(features)
     # 2 · 36 along and 2 · 9 across: 4/5 and 1/5. The largest entry of a direction is positive.
     assert shares == pytest.approx([0.8, 0.2])
     assert points[:, 0].tolist() == pytest.approx([-6, 6, 0, 0], abs=1e-5)
@@ -24,8 +24,8 @@ def test_principal_components_by_hand() -> None:
 
 def test_the_same_features_give_the_same_picture() -> None:
     features = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
-    points, shares = flattened(features)
-    again, _ = flattened(features.flip(0))
+    points, shares = principal_components(features)
+    again, _ = principal_components(features.flip(0))
     assert torch.allclose(again.flip(0), points, atol=1e-9)
     assert 1 > shares[0] > shares[1] > 0
 

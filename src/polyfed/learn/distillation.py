@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from polyfed.learn.descend import descend
+from polyfed.learn.learner import Learner, batch_count, batches
 from polyfed.learn.losses import Distillation, knowledge_loss
 
 
@@ -29,12 +29,8 @@ def distil(
     """
     loss = knowledge_loss(settings, answers=given)
     width = answers.shape[1]
-    return descend(
-        model,
-        x,
-        settings,
-        generator,
-        lambda rows, _batch, logits: loss(logits[:, :width], answers[rows]),
-        memory=memory,
-        cosine=settings.cosine,
-    )
+    cosine_steps = batch_count(len(x), settings, model) if settings.cosine else None
+    learner = Learner(model, settings, memory, cosine_steps=cosine_steps)
+    for rows, batch in batches(x, settings, generator, model):
+        learner.step(loss(model(batch)[:, :width], answers[rows]))
+    return learner.finish()

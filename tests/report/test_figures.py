@@ -1,3 +1,5 @@
+"""The bubble chart of who holds what."""
+
 from __future__ import annotations
 
 import sys

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polyfed.learn.descend import descend
+from polyfed.learn.learner import Learner, batches
 from polyfed.learn.training import Training
 
 ExtraLoss: TypeAlias = Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]
@@ -31,9 +31,9 @@ def supervised(
     `memory` is where the optimiser's moments are kept between calls if the settings say so. The model is left
     in training mode. Without samples nothing is done.
     """
-
-    def loss(rows: Tensor, batch: Tensor, logits: Tensor) -> Tensor:
-        value = F.cross_entropy(logits, y[rows])
-        return value if extra is None else value + extra(model, rows, batch, logits)
-
-    return descend(model, x, training, generator, loss, memory=memory)
+    learner = Learner(model, training, memory)
+    for rows, batch in batches(x, training, generator, model):
+        logits = model(batch)
+        loss = F.cross_entropy(logits, y[rows])
+        learner.step(loss if extra is None else loss + extra(model, rows, batch, logits))
+    return learner.finish()

@@ -1,0 +1,101 @@
+"""What can be reproduced, and what a plan would run: for the terminal."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from polyfed.experiments.papers.paper import CurvesFigure, Paper, PaperFigure, PaperTable
+from polyfed.experiments.reproduce.plan import ReproductionPlan, settings_of, states_of
+from polyfed.experiments.reproduce.tables import MISSING, plural
+
+
+def papers_table(papers: Sequence[Paper]) -> Table:
+    """The tables and figures that can be reproduced."""
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title="tables and figures of the papers: polyfed reproduce PAPER/TABLE",
+    )
+    for name in ("what", "title", "runs per seed", "claims", "scales"):
+        table.add_column(name, justify="right" if name in ("runs per seed", "claims") else "left")
+    for paper in papers:
+        table.add_row(
+            f"[bold]{paper.id}[/bold]", f"[bold]{escape(paper.title)}[/bold] ({escape(paper.cite)})"
+        )
+        for key, item in [*paper.tables.items(), *paper.figures.items()]:
+            claims = len(item.claims) if isinstance(item, PaperTable) else 0
+            table.add_row(
+                f"{paper.id}/{key}",
+                escape(item.title),
+                str(len(_runs(paper, item)) or MISSING),
+                str(claims or MISSING),
+                ", ".join(paper.scales_of(item)),
+            )
+    return table
+
+
+def _runs(paper: Paper, item: PaperTable | PaperFigure) -> set[tuple[str, str]]:
+    if not isinstance(item, PaperTable | CurvesFigure):
+        return set(item.needed)
+    table = item if isinstance(item, PaperTable) else paper.tables[item.table]
+    rows = table.rows if isinstance(item, PaperTable) else [table.row(key) for key in item.rows]
+    return {run for row in rows for column in table.columns for run in table.runs_for(row, column)}
+
+
+def paper_details(paper: Paper, width: int) -> Group:
+    """A paper in full: its tables with their rows and columns, what it leaves open, its contradictions."""
+    parts: list[RenderableType] = [Text(f"{paper.id}: {paper.title}\n{paper.cite}", style="bold")]
+    for key, item in [*paper.tables.items(), *paper.figures.items()]:
+        parts.append(Text(f"\n{paper.id}/{key}  {item.title}"))
+        if isinstance(item, PaperTable):
+            parts += _items("rows", [", ".join(row.key for row in item.rows)], width)
+            parts += _items("columns", [", ".join(column.key for column in item.columns)], width)
+            parts += _items("claim", [claim.text for claim in item.claims], width)
+    for title, lines in (("open points, as read here", paper.readings), ("contradictions", paper.slips)):
+        parts.append(Text(f"\n{title}"))
+        parts += _items("", lines, width)
+    for name, scale in paper.scales.items():
+        parts.append(Text(f"\nscale {name}, {plural(scale.seeds, 'seed')}"))
+        parts += _items("", scale.says or ["as in the paper"], width)
+    return Group(*parts)
+
+
+def _items(title: str, lines: Iterable[str], width: int) -> list[Text]:
+    lead = f"{title}: " if title else "• "
+    return [
+        Text(
+            textwrap.fill(line, width - 1, initial_indent=f"  {lead}", subsequent_indent="    "), style="dim"
+        )
+        for line in lines
+    ]
+
+
+def plan_tables(plan: ReproductionPlan) -> Group:
+    """What a plan would run: what its runs set, and how far each of them is."""
+    states = states_of(plan)
+    sets = Table(box=box.SIMPLE_HEAD)
+    for name in ("", "sets"):
+        sets.add_column(name, overflow="fold")
+    for name, content in settings_of(plan).items():
+        said = ", ".join(f"{key}={_value(value)}" for key, value in content.items())
+        sets.add_row(name, escape(said or MISSING))
+    runs = Table(box=box.SIMPLE_HEAD)
+    runs.add_column("run")
+    for column in dict.fromkeys(setting for found in states.values() for setting in found):
+        runs.add_column(column)
+    for name, found in states.items():
+        runs.add_row(name, *found.values())
+    return Group(sets, runs)
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,194 @@
+"""The models of a federation: which client trains what, and how a model is made."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+
+from polyfed import learn, models
+from polyfed.engines import keep_freed_memory
+from polyfed.errors import ConfigError, ModelError
+from polyfed.federation.method import Method, Need
+from polyfed.runs.config import Models, OwnModel, RunConfig
+from polyfed.runs.federated_data import FederatedData
+from polyfed.seeds import Seeds
+
+ModelMaker: TypeAlias = Callable[[], nn.Module] | nn.Module
+
+
+class Architectures:
+    """Which architecture each client trains.
+
+    clients: the clients' names, in their order.
+    makers: the user's own models, by name.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        data: FederatedData,
+        method: Method,
+        *,
+        seeds: Seeds,
+        device: torch.device,
+        clients: Sequence[str],
+        makers: Mapping[str, ModelMaker],
+    ) -> None:
+        self.config = config
+        self.seeds = seeds
+        self.device = device
+        self.makers = dict(makers)
+        self.shape = data.dataset.shape
+        self.outputs = _output_count(data, method)
+        self.dealt = _dealt(config.models, self.makers)
+        """The names of the models that are dealt out to clients."""
+        self.own: dict[str, OwnModel] = dict(config.models.own)
+        """How each of the user's own models is trained fastest."""
+        self._assign(clients)
+        self._check_outputs(len(data.dataset.classes))
+        self._try_own_models(config.stack_size(len(clients)))
+
+    def _assign(self, clients: Sequence[str]) -> None:
+        wanted = self.config.models
+        which = models.assign_models(
+            self.dealt,
+            len(clients),
+            wanted.assign,
+            rng=self.seeds.numpy("models"),
+            budgets=[section.budget() for section in wanted.budgets] or None,
+            shape=self.shape,
+            outputs=self.outputs,
+            norm=wanted.norm,
+            batch=self.config.training.batch,
+            own={name: self.build(name) for name in self.dealt if name in self.makers},
+        )
+        by_name = _by_name(wanted.clients, clients)
+        names = self.dealt + [name for name in dict.fromkeys(by_name.values()) if name not in self.dealt]
+        for index, name in by_name.items():
+            which[index] = names.index(name)
+        used = np.unique(which)
+        self.names = tuple(names[place] for place in used)
+        """Every architecture that a client trains."""
+        self.which = np.searchsorted(used, which)
+        """For each client the place of its architecture in `names`."""
+
+    def _check_outputs(self, private: int) -> None:
+        server = self.config.models.server
+        for name in dict.fromkeys([*self.names, *([server] if server else [])]):
+            outputs = models.output_count(self.build(name), self.shape)
+            if outputs != self.outputs:
+                public = f" and {self.outputs - private} public ones" if self.outputs > private else ""
+                raise ModelError(
+                    f"model '{name}' has {outputs} outputs, but the data have {private} classes{public}:"
+                    f" give it {self.outputs}"
+                )
+
+    def _try_own_models(self, stack: int) -> None:
+        """Decide how models of the user's own are trained, where the config does not say it already.
+
+        It changes the last bits of the arithmetic, so the decision becomes part of the resolved config.
+        """
+        used = [*self.names, *([self.config.models.server] if self.config.models.server else [])]
+        keep_freed_memory()  # as workers do: it counts in the comparison
+        for name in dict.fromkeys(used):
+            if name not in self.makers or name in self.own or self.device.type != "cpu":
+                continue
+            model = self.build(name)
+            batch = self.config.training.batch
+            last = learn.prefers_channels_last(model, self.shape, self.outputs, batch)
+            self.own[name] = OwnModel(channels_last=getattr(model, "channels_last", last))
+            stacked = learn.worth_stacking(
+                self.build(name), self.shape, self.outputs, self.config.training, stack
+            )
+            self.own[name] = self.own[name].model_copy(update={"stack": stacked})
+
+    def build(self, architecture: str, *stream: str) -> nn.Module:
+        """A model of this architecture.
+
+        stream: the name of the random stream of its initial weights; the architecture's common one by default.
+        """
+        stream = stream or ("model", architecture)
+        maker = self.makers.get(architecture)
+        if maker is None:
+            model: nn.Module = models.build(
+                architecture,
+                self.shape,
+                self.outputs,
+                norm=self.config.models.norm,
+                generator=self.seeds.torch(*stream),
+            )
+        else:
+            model = self._own_model(architecture, maker, stream)
+        return model.to(self.device)
+
+    def _own_model(self, architecture: str, maker: ModelMaker, stream: tuple[str, ...]) -> nn.Module:
+        if isinstance(maker, nn.Module):
+            model = copy.deepcopy(maker)
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(self.seeds.number(*stream))
+                model = maker()
+            if not isinstance(model, nn.Module):
+                raise ModelError(f"model '{architecture}' gave a {type(model).__name__}, not an nn.Module")
+        if architecture in self.own:
+            model.channels_last = self.own[architecture].channels_last  # type: ignore[assignment]
+        return model.to(memory_format=models.memory_format(model))  # type: ignore[call-overload, no-any-return]
+
+    def stackable(self) -> frozenset[str]:
+        """The architectures whose clients can be trained stacked."""
+        return frozenset(
+            name
+            for name in self.names
+            if (self.own[name].stack if name in self.own else getattr(self.build(name), "stackable", False))
+        )
+
+
+def _output_count(data: FederatedData, method: Method) -> int:
+    """One output per private class; and one per public class, if the method learns from labels of other classes."""
+    outputs = len(data.dataset.classes)
+    if data.public is not None and Need.PUBLIC_LABELS in method.needs and data.public.dataset.first_class:
+        outputs += len(data.public.dataset.classes)
+    return outputs
+
+
+def _dealt(wanted: Models, makers: Mapping[str, ModelMaker]) -> list[str]:
+    """The models that are dealt out to clients: the user's own if there are any, else those that the config names.
+
+    The user's own server model is not among them, unless the config lists it in `models.names` too, or there is no
+    other.
+    """
+    if not makers:
+        return list(wanted.names)
+    listed = list(wanted.names) if "names" in wanted.model_fields_set else []
+    own = [name for name in makers if name != wanted.server or name in listed]
+    # A resumed run lists its own models: they keep that order, in whichever order they are given again.
+    if not own or set(own) == set(listed):
+        return listed or list(makers)
+    return own
+
+
+def _by_name(wanted: Mapping[str, str], clients: Sequence[str]) -> dict[int, str]:
+    """{"0-5": a, "north": b} as the name of an architecture for each client."""
+    chosen: dict[int, str] = {}
+    for key, name in wanted.items():
+        if key in clients:
+            chosen[clients.index(key)] = name
+            continue
+        first, dash, last = key.removeprefix("client-").partition("-")
+        try:
+            span = range(int(first), int(last if dash else first) + 1)
+        except ValueError:
+            raise ConfigError(
+                f"models.clients: '{key}' is not a client; write a name (as {clients[0]}), 7 or 0-5"
+            ) from None
+        if not span or span[-1] >= len(clients):
+            raise ConfigError(
+                f"models.clients: '{key}' is not within the {len(clients)} clients (0-{len(clients) - 1})"
+            )
+        chosen.update(dict.fromkeys(span, name))
+    return chosen

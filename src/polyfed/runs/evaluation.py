@@ -1,0 +1,269 @@
+"""Looking at models: on clients, of the server, at stages of a round, and what is written of it. Training knows
+nothing of it, and it changes nothing of training.
+
+Clients with a model of their own score it on their validation and test rows and on the whole test set. Where one model
+is shared by many, the whole test set is cut into as many parts as it has clients, each scores one part, and the counts
+are added: it is seen once. The server's models are scored on all of the engine's workers.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from polyfed import learn
+from polyfed.federation.engine import Failure
+from polyfed.federation.fields import Declared
+from polyfed.federation.fleet import EngineFleet
+from polyfed.federation.message import Fields, Kind, Weights
+from polyfed.federation.method import Method, Reply, StepOwner, client_step, reads_only, server_step
+from polyfed.federation.nodes import Assistant, Client, Facts, Measurement, Roster, ScratchModels, Server
+from polyfed.runs import metrics
+
+NAME = "evaluation"
+RESULT = "result"  # the stage under which the steps below report
+SERVER_PARTS = 32  # into so many parts, at most, the test set is cut for a server's model
+
+
+class ClientObserver:
+    """Scores a client's models during a step."""
+
+    def __init__(self, among: int | None) -> None:
+        """among: of how many of the first outputs the best is taken for the answer; None for all of them."""
+        self.among = among
+
+    def scores(self, me: Client, model: nn.Module, whole: slice) -> Measurement:
+        parts = {
+            "validation": me.data.whole_validation or me.data.validation,
+            "own": me.data.test,
+            "whole": me.data.whole_test[whole],
+        }
+        with learn.evaluating(model):
+            return {
+                name: learn.score(model, *me.tensors(rows, model), self.among)
+                for name, rows in parts.items()
+                if len(rows)
+            }
+
+    def local_loss(self, me: Client, batch: int) -> float:
+        x, y = me.tensors(me.train)
+        rows = torch.randperm(len(y), generator=me.rng("local loss"))[:batch]
+        return F.cross_entropy(learn.predict(me.model, learn.take(x, rows)), y[rows]).item()
+
+
+class EvaluationSteps(StepOwner):
+    """The steps with which a run looks at its models. Every method's run has them."""
+
+    sends: ClassVar[Declared] = {"weights": Kind.WEIGHTS}
+
+    def __init__(self, method: Method, among: int | None) -> None:
+        self.method = method
+        self.observer = ClientObserver(among)
+
+    @client_step
+    @reads_only
+    def examine(
+        self, me: Client, weights: Weights | None = None, part: tuple[int, int] | None = None
+    ) -> Fields:
+        """Score the model that the client uses on its own data and (a part of) the test set."""
+        model = self._used(me, weights)
+        me.measured[RESULT] = self.observer.scores(me, model, slice(*part) if part else slice(None))
+        return {}
+
+    @client_step(sends=("weights",))
+    @reads_only
+    def final_model(self, me: Client, weights: Weights | None = None) -> Fields:
+        """The model the client uses, to be written into the run directory (never asked of a deployed node)."""
+        return {"weights": learn.weights_of(self._used(me, weights))}
+
+    @server_step
+    def score_part(self, helper: Assistant, models: Mapping[str, Weights], part: tuple[int, int]) -> Fields:
+        """[right, of] on a part of the test set: of a model, or of several that answer with their mean logits."""
+        model = _together(helper.scratch_model, models)
+        rows = helper.test[slice(*part)]
+        return {"score": learn.score(model, *helper.tensors(rows, _first(model)), self.observer.among)}
+
+    def _used(self, me: Client, weights: Weights | None) -> nn.Module:
+        """The client's own model; or the weights it is served, with what it adds to them."""
+        if weights is None:
+            return me.model
+        model = _together(me.scratch_model, {me.facts.architecture: weights})
+        self.method.personalise(me, model)
+        return model
+
+
+def _together(scratch_model: ScratchModels, models: Mapping[str, Weights]) -> nn.Module:
+    members = []
+    for architecture, weights in models.items():
+        members.append(scratch_model(architecture))
+        learn.load_weights(members[-1], weights)
+    return members[0] if len(members) == 1 else learn.Ensemble(members)
+
+
+def _first(model: nn.Module) -> nn.Module:
+    """The model whose layout the inputs get: an ensemble's members need not agree."""
+    return next(iter(model.members)) if isinstance(model, learn.Ensemble) else model
+
+
+class Evaluation:
+    """What a run knows of its models in a round: what clients and server measured, and its own look at the end."""
+
+    def __init__(
+        self,
+        steps: EvaluationSteps,
+        fleet: EngineFleet,
+        scored: Sequence[Facts],
+        count_test_rows: Callable[[], int],
+        *,
+        others: bool,
+    ) -> None:
+        """scored: the clients that are looked at. count_test_rows: of the whole test set, which may be costly to put
+        together. others: whether that is made of the clients' own test rows, so that the others' can be told apart."""
+        self.steps = steps
+        self.method = steps.method
+        self.fleet = fleet
+        self.scored = scored
+        self._count_test_rows = count_test_rows
+        self.others = others
+        self._server: dict[str, list[int]] = {}
+
+    @functools.cached_property
+    def test_rows(self) -> int:
+        return self._count_test_rows()
+
+    def begin(self) -> None:
+        """A new round: nothing is known yet."""
+        self._server = {}
+
+    # -- the server's ----------------------------------------------------------------------------------------
+
+    def measure(self, stage: str, models: Mapping[str, Weights]) -> None:
+        """Score a server's model, or several as an ensemble, on the whole test set (in rounds that are evaluated)."""
+        if not self.fleet.measuring or not self.test_rows:
+            return
+        # Cut where evaluation's batches end: the same batches as in one go, so the same bits.
+        batches = -(-self.test_rows // learn.EVALUATION_BATCH)
+        rows = learn.EVALUATION_BATCH * -(-batches // SERVER_PARTS)
+        jobs = [{"part": [start, start + rows]} for start in range(0, self.test_rows, rows)]
+        found = self.fleet.spread(self.steps.score_part, jobs, {"models": dict(models)})
+        self._server[stage] = _added([part["score"] for part in found])
+
+    # -- the clients' ----------------------------------------------------------------------------------------
+
+    def look(self, server: Server) -> dict[int, Measurement]:
+        """Every scored client's accuracy with the model it would use now; costs the method nothing in the ledger."""
+        known = self._measured().get(self.method.final_stage, {})
+        scores: dict[int, Measurement] = {}
+        for members, served in self._groups(self.scored, server):
+            if served is not None and not self.method.personal:
+                scores.update(self._shared(members, served))
+            else:
+                scores.update({facts.index: known[facts.index] for facts in members if facts.index in known})
+                others = [facts for facts in members if facts.index not in known]
+                scores.update(self._examined(others, _served(served)))
+        if self.others:
+            scores = {index: metrics.with_others(score) for index, score in scores.items()}
+        return scores
+
+    def _shared(self, members: Sequence[Facts], weights: Weights) -> dict[int, Measurement]:
+        """One model for many: the whole test set is cut into parts, each scored by another member."""
+        cuts = [place * self.test_rows // len(members) for place in range(len(members) + 1)]
+        parts = {facts.index: [cuts[place], cuts[place + 1]] for place, facts in enumerate(members)}
+        scores = self._examined(members, {"weights": weights}, parts)
+        whole = [score["whole"] for score in scores.values() if "whole" in score]
+        if whole:
+            scores = {index: {**score, "whole": _added(whole)} for index, score in scores.items()}
+        return scores
+
+    def _examined(
+        self,
+        clients: Sequence[Facts],
+        payload: Mapping[str, Any],
+        parts: Mapping[int, list[int]] | None = None,
+    ) -> dict[int, Measurement]:
+        before = len(self.fleet.reports)
+        each = (lambda facts: {"part": parts[facts.index]}) if parts is not None else None
+        for _ in self.fleet.look(self.steps.examine, clients, each, **payload):
+            pass
+        found = self.fleet.reports[before:]
+        del self.fleet.reports[before:]
+        return {facts.index: _measurements(report)[RESULT] for facts, report in found}
+
+    def final_models(self, clients: Sequence[Facts], server: Server) -> Iterator[Reply]:
+        """The model that each client uses, one after the other."""
+        for members, served in self._groups(clients, server):
+            yield from self.fleet.look(self.steps.final_model, members, None, **_served(served))
+
+    def _groups(self, clients: Sequence[Facts], server: Server) -> list[tuple[list[Facts], Weights | None]]:
+        """Clients that use models of their own, and those that are served the same weights."""
+        groups: dict[str | None, tuple[list[Facts], Weights | None]] = {}
+        for facts in clients:
+            weights = self.method.serves(server, facts)
+            key = None if weights is None else facts.architecture
+            groups.setdefault(key, ([], weights))[0].append(facts)
+        return list(groups.values())
+
+    # -- what is written -------------------------------------------------------------------------------------
+
+    def _measured(self) -> dict[str, dict[int, Measurement]]:
+        """What clients measured in this round, by stage."""
+        stages: defaultdict[str, dict[int, Measurement]] = defaultdict(dict)
+        for facts, report in self.fleet.reports:
+            for stage, measurement in _measurements(report).items():
+                stages[stage][facts.index] = measurement
+        return stages
+
+    def line(self, scores: Mapping[int, Measurement], roster: Roster) -> dict[str, Any]:
+        """A round's part of the history: the result, stages, notes, the server's models, failures."""
+        line: dict[str, Any] = {}
+        if scores:
+            line["summary"] = metrics.summarise(scores, roster.architecture)
+            line["clients"] = {roster[index].name: score for index, score in sorted(scores.items())}
+        stages = self._measured()
+        if stages:
+            line["stages"] = {
+                stage: metrics.summarise(dict(sorted(found.items())), roster.architecture)
+                for stage, found in stages.items()
+            }
+        notes: defaultdict[str, list[float]] = defaultdict(list)
+        for _, report in self.fleet.reports:
+            for name, value in _notes(report).items():
+                notes[name].append(value)
+        if notes:
+            means = {name: statistics.fmean(values) for name, values in notes.items()}
+            # JSON has no NaN: a loss that is none is null.
+            line["noted"] = {name: mean if math.isfinite(mean) else None for name, mean in means.items()}
+        if self._server:
+            line["server"] = {stage: metrics.accuracy(score) for stage, score in self._server.items()}
+        if self.fleet.failures:
+            line["failures"] = [_told(failure, roster) for failure in self.fleet.failures]
+        return line
+
+
+def _served(weights: Weights | None) -> dict[str, Any]:
+    return {} if weights is None else {"weights": weights}
+
+
+def _measurements(report: Fields) -> dict[str, Measurement]:
+    return report.get("measured", {})  # type: ignore[return-value]
+
+
+def _notes(report: Fields) -> dict[str, float]:
+    return report.get("noted", {})  # type: ignore[return-value]
+
+
+def _added(scores: Sequence[Sequence[int]]) -> list[int]:
+    return [sum(right for right, _ in scores), sum(of for _, of in scores)]
+
+
+def _told(failure: Failure, roster: Roster) -> dict[str, Any]:
+    assert failure.client is not None
+    return {"client": roster[failure.client].name, "step": failure.step, "reason": failure.reason}

@@ -1,0 +1,91 @@
+"""Dotted keys: `training.lr` is the key `lr` inside `training`, in `--set`, in papers' files and in messages."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from polyfed.errors import ConfigError
+
+
+def parse_assignment(text: str) -> tuple[str, str] | None:
+    """`training.lr=0.1` as its dotted key and the text of its value; None if it is not written that way."""
+    key, equals, value = text.partition("=")
+    return (key, value) if equals and all(key.split(".")) else None
+
+
+def outer_first(keys: Iterable[str]) -> list[str]:
+    """Keys in an order in which each can be set: a section before what is inside it."""
+    return sorted(keys, key=lambda key: key.count("."))
+
+
+def set_key(content: dict[str, Any], key: str, value: Any) -> None:
+    """Set what a dotted key names, whole, and make the maps around it where they are missing.
+
+    Maps inside `content` are replaced by changed copies, so that others who hold them see no change.
+    """
+    *parents, last = key.split(".")
+    for parent in parents:
+        inner = content.get(parent)
+        if inner is not None and not _is_map(parent, inner):
+            raise ConfigError(f"'{parent}' is a value, nothing can be set inside it")
+        content = _copy_inner(content, parent)
+    content[last] = value
+
+
+def merge(*contents: Mapping[str, Any]) -> dict[str, Any]:
+    """Contents laid over each other, later ones on top.
+
+    A map is merged into the map that is there, key by key. A dotted key sets what it names, whole, as `--set a.b=c`
+    does: `models.clients: {0-4: cnn}` leaves nothing of the clients that were there.
+    """
+    merged: dict[str, Any] = {}
+    for content in contents:
+        for key, value in content.items():
+            if "." in key:
+                try:
+                    set_key(merged, key, copy.deepcopy(value))
+                except ConfigError as error:
+                    raise ConfigError(f"{key}: {error}") from None
+            else:
+                _merge_value(merged, key, value)
+    return merged
+
+
+def flatten(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Every value of nested maps under its dotted key."""
+    return dict(_flat_items(content, ""))
+
+
+def _merge_value(content: dict[str, Any], key: str, value: Any) -> None:
+    if isinstance(value, Mapping):
+        inner = _copy_inner(content, key)
+        for name, item in value.items():
+            _merge_value(inner, str(name), item)
+    else:
+        content[key] = copy.deepcopy(value)
+
+
+def _is_map(key: str, value: Any) -> bool:
+    """Whether further keys can be set inside; `method: fedmd` is short for a map with a name."""
+    return isinstance(value, Mapping) or (key == "method" and isinstance(value, str))
+
+
+def _copy_inner(content: dict[str, Any], key: str) -> dict[str, Any]:
+    """Put a copy of the map under a key in its place, an empty one where there is no map."""
+    inner = content.get(key)
+    if isinstance(inner, Mapping):
+        content[key] = dict(inner)
+    else:
+        content[key] = {"name": inner} if _is_map(key, inner) else {}
+    copied: dict[str, Any] = content[key]
+    return copied
+
+
+def _flat_items(content: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in content.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat_items(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

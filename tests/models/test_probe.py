@@ -1,0 +1,76 @@
+"""Forward passes that leave no trace: outputs counted, modes put back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from polyfed.errors import ModelError
+from polyfed.models import build, in_mode, output_count
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_every_part_is_in_the_mode_for_a_while_and_has_its_own_back(training: bool) -> None:
+    inner = nn.Sequential(nn.Dropout(), nn.ReLU()).eval()
+    inner[1].train()
+    model = nn.Sequential(nn.Linear(2, 2), inner)
+    before = [part.training for part in model.modules()]
+    assert before == [True, True, False, False, True]
+    with in_mode(model, training=training):
+        assert all(part.training is training for part in model.modules())
+    assert [part.training for part in model.modules()] == before
+    with pytest.raises(KeyboardInterrupt), in_mode(model, training=training):
+        raise KeyboardInterrupt
+    assert [part.training for part in model.modules()] == before
+
+
+class Counting(nn.Module):
+    """Changes a buffer and draws a number in each forward, and has parts in different modes."""
+
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+        self.norm = nn.BatchNorm1d(3)
+        self.linear = nn.Linear(3, 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        logits: Tensor = self.linear(self.norm(x + torch.rand(1)))
+        return logits
+
+
+def test_counting_outputs_leaves_modes_buffers_and_random_state_alone() -> None:
+    model = Counting().train()
+    model.norm.eval()
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    random = torch.get_rng_state()
+    assert output_count(model, (3,)) == 7
+    assert (model.training, model.norm.training, model.linear.training) == (True, False, True)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_counting_outputs_works_for_built_in_models() -> None:
+    assert output_count(build("resnet8", (3, 16, 16), 12), (3, 16, 16)) == 12
+
+
+def test_a_model_that_does_not_fit_the_shape_is_named_with_the_shape_in_one_line() -> None:
+    model = build("resnet8", (3, 16, 16), 12)
+    with pytest.raises(
+        ModelError, match=r"model 'resnet8' cannot take inputs of shape \(1, 16, 16\)"
+    ) as caught:
+        output_count(model, (1, 16, 16))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ModelError, match=r"model 'Linear' cannot take inputs of shape \(5,\)"):
+        output_count(nn.Linear(3, 2), (5,))
+
+
+def test_outputs_that_are_not_rows_of_logits_are_refused() -> None:
+    with pytest.raises(ModelError, match=r"gives \(1, 2, 3\)"):
+        output_count(nn.Identity(), (2, 3))
+    with pytest.raises(ModelError, match="returns tuple"):
+        output_count(nn.LSTM(3, 2), (4, 3))

@@ -1,0 +1,176 @@
+"""Tables for the terminal: that they show what run directories hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.table import Table
+from tests.conftest import SMALL, MakeRun
+
+import polyfed
+from polyfed.errors import CheckpointError, ConfigError
+from polyfed.report.tables import (
+    amount,
+    compare_table,
+    data_table,
+    methods_table,
+    models_table,
+    partition_table,
+    percent,
+    result_table,
+)
+from polyfed.runs.history import RunRecord
+
+
+def rows_of(table: Table) -> dict[str, dict[str, str]]:
+    """A table's cells by the first cell of their row and the heading of their column."""
+    headings = [str(column.header) for column in table.columns]
+    rows = zip(*(map(str, column.cells) for column in table.columns), strict=True)
+    return {row[0]: dict(zip(headings, row, strict=True)) for row in rows}
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunRecord]:
+    """A run each of local, fedavg and, with public data and a model at the server, fedmd."""
+    folder = tmp_path_factory.mktemp("runs")
+    public = {
+        "data": {**SMALL["data"], "public": {"source": "share", "share": 0.2}},
+        "models": {**SMALL["models"], "server": "mlp-small"},
+    }
+    fedmd = {"name": "fedmd", "public_rows": 40}
+    for name, method, changes in (
+        ("local", "local", {}),
+        ("fedavg", "fedavg", {}),
+        ("fedmd", fedmd, public),
+    ):
+        content: dict[str, Any] = {**SMALL, "name": name, "method": method, **changes}
+        polyfed.run(content, out=folder / name, workers=1)
+    return {path.name: RunRecord(path) for path in folder.iterdir()}
+
+
+# -- several runs --------------------------------------------------------------------------------------------
+
+
+def test_compared_runs_show_accuracy_bytes_and_the_gain_over_local(records: dict[str, RunRecord]) -> None:
+    rows = rows_of(compare_table([records["local"], records["fedavg"]]))
+    local, fedavg = (records[name].summary["last"] for name in ("local", "fedavg"))
+    row = rows["fedavg"]
+    assert row["own mean"] == percent(fedavg["own"]["mean"])
+    assert row["± spread"] == percent(fedavg["own"]["spread"])
+    assert row["worst"] == percent(fedavg["own"]["worst"])
+    assert row["all mean"] == percent(fedavg["whole"]["mean"])
+    assert row["gain own"] == f"{100 * (fedavg['own']['mean'] - local['own']['mean']):+.1f}"
+    assert row["gain all"] == f"{100 * (fedavg['whole']['mean'] - local['whole']['mean']):+.1f}"
+    sizes = records["fedavg"].summary["bytes"]["up"]
+    assert row["sent per client"] == amount((sum(sizes.values()) - sizes["control"]) / 4)
+    assert rows["local"]["sent per client"] == "nothing"
+    assert rows["local"]["gain own"] == ""
+
+
+def test_runs_of_other_data_or_models_have_no_gain(records: dict[str, RunRecord]) -> None:
+    rows = rows_of(compare_table([records["local"], records["fedmd"]]))
+    assert (rows["fedmd"]["gain own"], rows["fedmd"]["gain all"]) == ("", "")
+
+
+def test_a_run_that_has_not_finished_cannot_be_compared(make_run: MakeRun) -> None:
+    run = make_run("local")
+    run.go(lambda now: now.stop())
+    with pytest.raises(CheckpointError, match="goes on from round 1"):
+        compare_table([RunRecord(run.path)])
+
+
+# -- one run -------------------------------------------------------------------------------------------------
+
+
+def test_a_result_shows_the_last_and_the_chosen_round_and_the_gain(records: dict[str, RunRecord]) -> None:
+    record = records["fedavg"]
+    rows = rows_of(result_table(record, records["local"]))
+    summary = record.summary
+    chosen = f"chosen on validation ({summary['chosen']['round']})"
+    for title, part in (("own test data", "own"), ("whole test set", "whole")):
+        for what in ("mean", "worst", "best", "spread"):
+            row = rows[f"{title}, {what}"]
+            assert row["last round (3)"] == percent(summary["last"][part][what])
+            assert row[chosen] == percent(summary["chosen"][part][what])
+    gain = record.gain_over(records["local"])["whole"]
+    assert rows["gain over local, whole"]["last round (3)"] == f"{100 * gain:+.1f}"
+    assert f"weights {amount(summary['bytes']['up']['weights'])}" in rows["bytes up"]["last round (3)"]
+    assert "failed client steps" not in rows
+
+
+def test_a_result_shows_what_was_measured_at_the_stages_of_a_round(records: dict[str, RunRecord]) -> None:
+    record = records["fedmd"]
+    rows = {name: row["last round (3)"] for name, row in rows_of(result_table(record, None)).items()}
+    last = record.summary["last"]
+    initial = record.preparation["stages"]["initial"]["whole"]["mean"]
+    distilled, personalised = (
+        last["stages"][stage]["whole"]["mean"] for stage in ("distilled", "personalised")
+    )
+    assert rows["initial, whole test set"] == percent(initial)
+    assert rows["global (server), whole test set"] == percent(last["server"]["global"])
+    assert rows["distilled, whole test set"] == percent(distilled)
+    assert rows["gap (distilled − personalised)"] == percent(distilled - personalised)
+    assert not any(name.startswith("gain") for name in rows)
+
+
+# -- lists ---------------------------------------------------------------------------------------------------
+
+
+def test_methods_are_listed_with_what_each_declares() -> None:
+    rows = rows_of(methods_table())
+    assert rows["local"]["leaves a client"] == "nothing"
+    assert rows["pooled"]["leaves a client"] == "all data"
+    assert (rows["fedavg"]["weights travel"], rows["fedavg"]["different models"]) == ("yes", "in groups")
+    assert (rows["fedmd"]["weights travel"], rows["fedmd"]["different models"]) == ("no", "yes")
+    assert rows["fedmd"]["public data"] == "labelled"
+    assert rows["fedh2l"]["server"] == "no"
+
+
+def test_models_are_listed_by_wildcard_with_their_sizes() -> None:
+    table = models_table("resnet8*", (3, 32, 32), 10, "batch")
+    assert table.title == "models for 3x32x32 inputs and 10 classes"
+    assert rows_of(table)["resnet8"]["parameters"] == "75,290"
+    with pytest.raises(ConfigError, match=r"no model is called 'nothing\*'"):
+        models_table("nothing*", (3, 32, 32), 10, "batch")
+
+
+def test_data_sets_are_listed_with_where_they_come_from() -> None:
+    assert "comes with polyfed" in rows_of(data_table())["digits"]["from"]
+
+
+def test_a_partition_shows_every_class_where_these_are_few() -> None:
+    rows = rows_of(partition_table(np.array([[5, 0], [1, 2]]), ["cat", "dog"], ["mlp", "cnn"]))
+    assert rows["0"] == {
+        "client": "0",
+        "model": "mlp",
+        "samples": "5",
+        "classes": "1",
+        "cat": "5",
+        "dog": "·",
+    }
+    assert rows["1"]["dog"] == "2"
+
+
+def test_a_partition_of_many_classes_and_clients_is_abridged() -> None:
+    counts = np.ones((60, 25), dtype=int)
+    counts[:, 3] = 26
+    table = partition_table(counts, [str(number) for number in range(25)], ["mlp"] * 60)
+    rows = rows_of(table)
+    assert len(rows) == 51
+    assert rows["7"]["largest class"] == "52.0 %"
+    assert rows["…"]["model"] == "10 more"
+    assert table.title == "60 clients, 3000 samples"
+
+
+# -- numbers -------------------------------------------------------------------------------------------------
+
+
+def test_bytes_are_in_decimal_units() -> None:
+    sizes = (0, 999, 1000, 1_234_567, 5e9, 7.5e12)
+    assert [amount(size) for size in sizes] == ["0 B", "999 B", "1.0 kB", "1.2 MB", "5.0 GB", "7500.0 GB"]
+
+
+def test_a_share_that_is_not_known_is_a_dash() -> None:
+    assert (percent(0.8125), percent(None)) == ("81.2", "–")

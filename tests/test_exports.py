@@ -1,0 +1,65 @@
+"""What `polyfed` exports: names are added on purpose, and none disappears unnoticed."""
+
+from __future__ import annotations
+
+import types
+
+import polyfed
+
+EXPORTED = [
+    "Assistant",
+    "Client",
+    "Distillation",
+    "Facts",
+    "Fields",
+    "Fleet",
+    "Indices",
+    "Kind",
+    "LikeWeights",
+    "Method",
+    "MethodSettings",
+    "Need",
+    "Number",
+    "PolyfedError",
+    "Probabilities",
+    "Reply",
+    "Run",
+    "Server",
+    "SweepResult",
+    "Table",
+    "Training",
+    "UserError",
+    "Weights",
+    "client_step",
+    "learn",
+    "load_model",
+    "methods",
+    "prepare",
+    "reads_only",
+    "register",
+    "reopen",
+    "resume",
+    "run",
+    "server_step",
+    "stacks",
+    "sweep",
+]
+
+
+def test_the_exported_names_are_these_and_no_others() -> None:
+    assert polyfed.__all__ == EXPORTED
+
+
+def test_every_exported_name_is_there() -> None:
+    assert all(hasattr(polyfed, name) for name in polyfed.__all__)
+
+
+def test_a_function_is_not_also_a_modules_name() -> None:
+    """`import polyfed.run` must not give something else than `polyfed.run`."""
+    modules = {name for name in vars(polyfed) if isinstance(getattr(polyfed, name), types.ModuleType)}
+    assert not modules & {"run", "resume", "prepare", "sweep", "register"}
+
+
+def test_what_is_exported_says_what_it_is() -> None:
+    classes = [getattr(polyfed, name) for name in polyfed.__all__ if isinstance(getattr(polyfed, name), type)]
+    assert all(kind.__doc__ for kind in classes)
