@@ -44,7 +44,7 @@ BETWEEN_PROBABILITIES = {
 def loss_of(
     student: Tensor, answer: Tensor, loss: Any, *, answers: Answers = "logits", **settings: Any
 ) -> Tensor:
-    return knowledge_loss(Distillation(loss=loss, **settings), answers=answers)(student, answer)
+    return knowledge_loss(Distillation(loss=loss, **settings), given=answers)(student, answer)
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean"])

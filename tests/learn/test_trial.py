@@ -74,9 +74,9 @@ class Undecided(nn.Module):
 
 @pytest.fixture(autouse=True)
 def no_answers() -> Iterator[None]:
-    trial._answers.clear()
+    trial._decisions.clear()
     yield
-    trial._answers.clear()
+    trial._decisions.clear()
 
 
 @pytest.fixture

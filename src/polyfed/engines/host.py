@@ -20,7 +20,7 @@ from polyfed import disk, learn
 from polyfed.disk import SavedState
 from polyfed.engines.process_setup import keep_freed_memory
 from polyfed.errors import MethodError, RunError, describe
-from polyfed.federation.engine import Answer, Call, Failure, Outcome, Population, Task
+from polyfed.federation.engine import Call, Failure, Outcome, Population, Success, Task
 from polyfed.federation.fields import why_report_refused
 from polyfed.federation.message import EMPTY, Fields, Weights, decode, encode, first_not_finite, tensors_in
 from polyfed.federation.method import Step, check_declared
@@ -94,7 +94,7 @@ class Host:
         except Exception as error:
             logger.debug("a server step failed", exc_info=True)
             return Failure(None, step_name(task.step), describe(error))
-        return Answer(None, reply, time.perf_counter() - started)
+        return Success(None, reply, time.perf_counter() - started)
 
     def _run_alone(self, task: Task, step: Step, call: Call) -> Outcome:
         started = time.perf_counter()
@@ -121,7 +121,7 @@ class Host:
             return Failure(call.client, step_name(task.step), describe(error))
         if not reads_only:
             self._keep(me)
-        return Answer(call.client, reply, time.perf_counter() - started, report)
+        return Success(call.client, reply, time.perf_counter() - started, report)
 
     def _run_together(self, task: Task, together: Step, unit: Sequence[Call]) -> list[Outcome] | None:
         """A stack's outcomes; None if these clients cannot be stacked after all."""
@@ -150,7 +150,7 @@ class Host:
             self._keep(me)
         seconds = (time.perf_counter() - started) / len(unit)
         return [
-            Answer(index, reply, seconds, report)
+            Success(index, reply, seconds, report)
             for index, (reply, report) in zip(indices, sealed, strict=True)
         ]
 

@@ -29,7 +29,7 @@ from polyfed.engines.process_setup import keep_freed_memory, warm_up
 from polyfed.engines.scheduler import Move, Scheduler, Shift
 from polyfed.engines.worker import read_outcomes, work, write_units
 from polyfed.errors import RunError, WorkerLost, describe_exit
-from polyfed.federation.engine import Answer, Call, Failure, Outcome, Population, Task
+from polyfed.federation.engine import Call, Failure, Outcome, Population, Success, Task
 from polyfed.federation.program import Program, step_name
 from polyfed.machine import cores
 
@@ -216,7 +216,7 @@ class Pool:
         worker.units.update(batch)
 
     def _collect(self, now: _UnderWay) -> None:
-        """Wait for the next answers, or for a worker that died or does not answer in time."""
+        """Wait for the next outcomes, or for a worker that died or does not answer in time."""
         task = now.task
         busy = {worker.pipe: worker for worker in self._workers if worker.units}
         for pipe in wait(list(busy), self._patience(task)):
@@ -258,7 +258,7 @@ class Pool:
         number = self._workers.index(worker)
         for place, unit in read_outcomes(head, blobs):
             for outcome in unit:
-                if isinstance(outcome, Answer):
+                if isinstance(outcome, Success):
                     self.scheduler.note_seconds(now.task.step, outcome.client, outcome.seconds)
                 if outcome.client is not None:
                     self.scheduler.note(outcome.client, number, stays=self._keeps)

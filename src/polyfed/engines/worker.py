@@ -17,11 +17,11 @@ import torch
 from polyfed.engines.host import Host
 from polyfed.engines.ipc import pack, unpack
 from polyfed.errors import RunError, describe
-from polyfed.federation.engine import Answer, Call, Failure, Outcome, Task
+from polyfed.federation.engine import Call, Failure, Outcome, Success, Task
 from polyfed.federation.message import EMPTY
 from polyfed.federation.nodes import Moment
 
-FLUSH_SECONDS = 0.03  # answers that lie closer together than this travel together: each wakes the pool
+FLUSH_SECONDS = 0.03  # outcomes that lie closer together than this travel together: each wakes the pool
 
 
 def work(
@@ -162,7 +162,7 @@ def write_outcomes(outcomes: Sequence[tuple[int, list[Outcome]]], folder: Path) 
     for place, unit in outcomes:
         rows: list[Any] = []
         for outcome in unit:
-            if isinstance(outcome, Answer):
+            if isinstance(outcome, Success):
                 reported = outcome.report != EMPTY
                 rows.append([outcome.client, outcome.seconds, reported])
                 blobs += [outcome.reply, outcome.report] if reported else [outcome.reply]
@@ -184,6 +184,6 @@ def read_outcomes(head: dict[str, Any], blobs: list[bytes]) -> list[tuple[int, l
             else:
                 client, seconds, reported = row
                 reply = next(queue)
-                unit.append(Answer(client, reply, seconds, next(queue) if reported else EMPTY))
+                unit.append(Success(client, reply, seconds, next(queue) if reported else EMPTY))
         found.append((place, unit))
     return found

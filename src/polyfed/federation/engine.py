@@ -40,7 +40,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Success:
     """A client's encoded reply, and beside it what was measured and noted on the way."""
 
     client: int | None
@@ -58,7 +58,7 @@ class Failure:
     reason: str
 
 
-Outcome: TypeAlias = Answer | Failure
+Outcome: TypeAlias = Success | Failure
 
 
 class Population(Protocol):

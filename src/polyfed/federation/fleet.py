@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from polyfed.errors import MethodError, RunError
-from polyfed.federation.engine import Answer, Call, Engine, Failure, Task
+from polyfed.federation.engine import Call, Engine, Failure, Success, Task
 from polyfed.federation.fields import Surroundings, why_refused
 from polyfed.federation.ledger import Ledger, Purpose
 from polyfed.federation.message import EMPTY, Fields, Kind, bytes_by_kind, decode, encode
@@ -88,7 +88,7 @@ class EngineFleet:
         self.reports: list[tuple[Facts, Fields]] = []
         """What clients measured and noted in this round, in the order of their replies."""
         self._sequence = 0
-        self._answers = 0
+        self._accepted = 0
 
     def begin(self, number: int, *, measuring: bool) -> None:
         """A new round: its random streams, its failures, its reports."""
@@ -97,11 +97,11 @@ class EngineFleet:
         self.failures = []
         self.reports = []
         self._sequence = 0
-        self._answers = 0
+        self._accepted = 0
 
     def end(self) -> None:
         """Refuse to go on if not one client answered in this round: a mistake that more rounds will not mend."""
-        if self.failures and not self._answers:
+        if self.failures and not self._accepted:
             last = self.failures[-1]
             assert last.client is not None
             raise RunError(
@@ -260,8 +260,8 @@ class EngineFleet:
         asked: Asked,
         window: int | None,
         heard: Mapping[int, tuple[tuple[str, bytes], ...]] | None = None,
-    ) -> Iterator[Answer]:
-        """The answers of the clients that did not fail."""
+    ) -> Iterator[Success]:
+        """The outcomes of the clients that did not fail."""
         # The number names the steps' random streams: looking at a model must not change what comes after.
         self._sequence += asked.purpose == "training"
         calls = []
@@ -308,21 +308,21 @@ class EngineFleet:
         return units
 
     def _checked(
-        self, answer: Answer, asked: Asked, *, may_be_empty: bool = False
+        self, success: Success, asked: Asked, *, may_be_empty: bool = False
     ) -> tuple[Reply | None, Mapping[Kind, int] | None]:
         """A client's reply and its bytes by kind; no reply where it is refused. The one door for replies."""
-        assert answer.client is not None
-        facts = self.roster[answer.client]
+        assert success.client is not None
+        facts = self.roster[success.client]
         kinds = asked.owner.kinds_up()
-        fields = decode(answer.reply)
-        sizes = bytes_by_kind(fields, len(answer.reply), kinds)
+        fields = decode(success.reply)
+        sizes = bytes_by_kind(fields, len(success.reply), kinds)
         self.ledger.count(facts.name, "up", sizes, asked.purpose)
-        if answer.report != EMPTY:
-            self.ledger.count(facts.name, "up", {Kind.METRICS: len(answer.report)}, "evaluation")
-            self.reports.append((facts, decode(answer.report)))
+        if success.report != EMPTY:
+            self.ledger.count(facts.name, "up", {Kind.METRICS: len(success.report)}, "evaluation")
+            self.reports.append((facts, decode(success.report)))
         fields = self.program.wire.unpack(fields, kinds, "up")
         if not fields and (may_be_empty or not asked.required):
-            self._answers += 1
+            self._accepted += 1
             return Reply(facts, fields), sizes
         sent = {**asked.payload, **asked.own.get(facts.index, {})}
         reason = why_refused(
@@ -331,5 +331,5 @@ class EngineFleet:
         if reason is not None:
             self.failures.append(Failure(facts.index, step_name(asked.name), reason))
             return None, None
-        self._answers += 1
+        self._accepted += 1
         return Reply(facts, fields), sizes

@@ -27,7 +27,7 @@ def distil(
     answers: rows × outputs, as logits or as probabilities. A model with more outputs than the answers have is
         fitted in the first ones.
     """
-    loss = knowledge_loss(settings, answers=given)
+    loss = knowledge_loss(settings, given=given)
     width = answers.shape[1]
     cosine_steps = batch_count(len(x), settings, model) if settings.cosine else None
     learner = Learner(model, settings, memory, cosine_steps=cosine_steps)

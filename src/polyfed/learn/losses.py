@@ -67,12 +67,12 @@ def entropy(probabilities: Tensor) -> Tensor:
     return each.sum(dim=1)
 
 
-def knowledge_loss(settings: Distillation, *, answers: Literal["logits", "probabilities"]) -> KnowledgeLoss:
+def knowledge_loss(settings: Distillation, *, given: Literal["logits", "probabilities"]) -> KnowledgeLoss:
     """The loss that the settings name, for a teacher that answers with logits or with probabilities.
 
     With probabilities, l1 and l2 are distances between probabilities, and the teacher has softened them itself.
     """
-    return _knowledge_loss(settings.loss, settings.reduce, settings.temperature, answers == "probabilities")
+    return _knowledge_loss(settings.loss, settings.reduce, settings.temperature, given == "probabilities")
 
 
 def _knowledge_loss(name: LossName, reduce: str, temperature: float, probable: bool) -> KnowledgeLoss:

@@ -47,7 +47,7 @@ STACKED_STEPS = 12  # in one measurement, with about as much setting up as in a 
 
 AGREEMENT = 1e-5  # of the largest gradient: how far stacked ones may be from those of one model alone
 
-_answers: dict[Hashable, bool] = {}
+_decisions: dict[Hashable, bool] = {}
 """Of this process, so that a run which is repeated in it is repeated to the bit, and is not tried again."""
 
 
@@ -60,7 +60,7 @@ def prefers_channels_last(model: nn.Module, shape: tuple[int, ...], outputs: int
     if len(shape) != 3 or not any(parameter.dim() == 4 for parameter in model.parameters()):
         return False
     key = ("layout", _signature(model), shape, outputs, batch)
-    return _answer(key, lambda: _channels_last_is_faster(model, shape, outputs, batch))
+    return _decision(key, lambda: _channels_last_is_faster(model, shape, outputs, batch))
 
 
 def worth_stacking(
@@ -74,20 +74,20 @@ def worth_stacking(
     if clients < 2 or not can_stack(training) or any(True for _ in model.buffers()):
         return False
     key = ("stack", _signature(model), _layout(model), shape, outputs, training.batch, clients)
-    return _answer(key, lambda: _stack_is_faster(model, shape, outputs, training.batch, clients))
+    return _decision(key, lambda: _stack_is_faster(model, shape, outputs, training.batch, clients))
 
 
-def _answer(key: Hashable, trial: Callable[[], bool]) -> bool:
-    if key not in _answers:
+def _decision(key: Hashable, trial: Callable[[], bool]) -> bool:
+    if key not in _decisions:
         with _no_trace():
             try:
-                _answers[key] = trial()
+                _decisions[key] = trial()
             except Exception as error:
                 # `view` on a map in channels-last, random layers in a stack, …: the usual way is always there, and
                 # a model that does not work at all says so when it is trained.
                 logger.debug("a trial failed: %s", error)
-                _answers[key] = False
-    return _answers[key]
+                _decisions[key] = False
+    return _decisions[key]
 
 
 def _channels_last_is_faster(model: nn.Module, shape: tuple[int, ...], outputs: int, batch: int) -> bool:

@@ -1,5 +1,6 @@
 """Cronus (Chang et al., "Robust and Heterogeneous Collaborative Learning with Black-Box Knowledge Transfer", 2019).
 
+    initialise:  every client k:  M_k ← train on D_k, if `private_training` says so          → "initial"
     each round:
         answer:  every client k:  p_k ← probabilities of M_k on this round's public rows
         server:  p̂ ← robust mean of p_k, row by row
@@ -7,8 +8,8 @@
 
 The robust mean is the spectral filter of Diakonikolas et al. 2017: as long as the answers vary too much along one
 direction, the one that lies farthest out along it goes. A poisoned minority cannot move the result by more than the
-honest answers themselves differ. There is no author code. Before the first round every client trains on its own data
-(`private_training`), so that first answers mean something.
+honest answers themselves differ. There is no author code. `private_training` is there so that first answers mean
+something.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """DS-FL (Itahara et al., "Distillation-Based Semi-Supervised Federated Learning …", 2020).
 
+    initialise:  every client k:  M_k ← train on D_k, if `private_training` says so          → "initial"
     each round:
         update:  every client k:  M_k ← train on D_k                                          → "personalised"
                  p_k ← probabilities of M_k on this round's public rows

@@ -3,6 +3,7 @@
 Only the abstract was to be had: a loop of federated distillation in which informative public samples are selected.
 Selection rule, losses and order are ours:
 
+    initialise:  every client k:  M_k ← train on D_k, if `private_training` says so          → "initial"
     each round:
         draw:    candidates among the public rows; those of which the server's model is least sure are kept
                  (in the first round, when it knows nothing, any)

@@ -121,10 +121,9 @@ class FedH2L(Method):
         loss = self.mutual_loss(me, [lesson for _, lesson in heard])
         public = learn.flat_gradient(loss, me.model)
         local = me.memory.pop("local", torch.zeros_like(public)).to(public.device)
-        if self.settings.conflict == "project":
-            public = learn.project(public, local)
-        elif self.settings.conflict == "pcgrad":
-            public = learn.project_both(public, local)
+        if self.settings.conflict != "ignore":
+            resolve = learn.project if self.settings.conflict == "project" else learn.project_both
+            public = resolve(public, local)
         learn.flat_step(me.model, public, me.training, me.memory)
         return {}
 

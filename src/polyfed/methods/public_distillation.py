@@ -20,7 +20,7 @@ from polyfed.errors import RunError
 from polyfed.federation import Client, Facts, MethodSettings, Need, Reply, Server
 from polyfed.learn import Distillation, Training
 
-Answers: TypeAlias = Literal["logits", "probabilities"]
+AnswerForm: TypeAlias = Literal["logits", "probabilities"]
 
 
 class PublicDistillationSettings(MethodSettings):
@@ -54,7 +54,7 @@ def logits_on(me: Client, rows: Tensor) -> Tensor:
 
 
 def distil_client(
-    me: Client, rows: Tensor, answers: Tensor, settings: Distillation, given: Answers = "probabilities"
+    me: Client, rows: Tensor, answers: Tensor, settings: Distillation, given: AnswerForm = "probabilities"
 ) -> None:
     """Fit the client's model to answers on these public rows."""
     learn.distil(
@@ -91,7 +91,7 @@ def gather(replies: Iterable[Reply], field: str) -> tuple[list[Facts], Tensor]:
 
 
 def distil_server(
-    server: Server, rows: Tensor, answers: Tensor, settings: Distillation, given: Answers = "probabilities"
+    server: Server, rows: Tensor, answers: Tensor, settings: Distillation, given: AnswerForm = "probabilities"
 ) -> None:
     """Fit the server's model to answers on these public rows."""
     assert server.model is not None and server.public is not None
