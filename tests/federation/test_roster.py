@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from polyfed.federation.nodes import Facts, Names, Roster
+from polyfed.federation.roster import Facts, Names, Roster
 
 
 def test_clients_without_names_are_called_by_their_numbers() -> None:

@@ -28,7 +28,8 @@ from polyfed.data.storage import Draft, in_memory
 from polyfed.errors import ConfigError, MethodError
 from polyfed.federation.fields import Surroundings, why_refused
 from polyfed.federation.message import decode
-from polyfed.federation.nodes import Client, Facts, Holdings
+from polyfed.federation.nodes import Client, Holdings
+from polyfed.federation.roster import Facts
 from polyfed.federation.topology import neighbours
 from polyfed.learn import Training, flat_gradient, project, project_both
 from polyfed.methods.fedh2l import FedH2L, FedH2LSettings

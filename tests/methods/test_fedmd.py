@@ -33,7 +33,8 @@ from polyfed import learn
 from polyfed.data.storage import Draft, in_memory
 from polyfed.errors import MethodError
 from polyfed.federation.message import encode
-from polyfed.federation.nodes import Client, Facts, Holdings
+from polyfed.federation.nodes import Client, Holdings
+from polyfed.federation.roster import Facts
 from polyfed.learn import Training
 from polyfed.methods import local_training
 from polyfed.methods.fedmd import FedMD, FedMDSettings, LwoF

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from polyfed.federation.fields import Probabilities
 from polyfed.federation.message import decode, encode
-from polyfed.federation.nodes import Facts
+from polyfed.federation.roster import Facts
 from polyfed.methods.ktpfl import KTpFL, KTpFLSettings, places_of, stepped
 from polyfed.runs.api import SimulatedRun
 from polyfed.runs.rounds import Run

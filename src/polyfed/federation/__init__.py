@@ -14,7 +14,8 @@ from polyfed.federation.method import (
     server_step,
     stacks,
 )
-from polyfed.federation.nodes import Assistant, Client, Facts, Server
+from polyfed.federation.nodes import Assistant, Client, Server
+from polyfed.federation.roster import Facts
 from polyfed.federation.topology import TopologyName
 
 __all__ = [

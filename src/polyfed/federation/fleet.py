@@ -20,8 +20,9 @@ from polyfed.federation.fields import Surroundings, why_refused
 from polyfed.federation.ledger import Ledger, Purpose
 from polyfed.federation.message import EMPTY, Fields, Kind, bytes_by_kind, decode, encode
 from polyfed.federation.method import NO_DEFAULT, ForEach, Reply, Step, StepOwner
-from polyfed.federation.nodes import Facts, Moment, Roster
+from polyfed.federation.nodes import Moment
 from polyfed.federation.program import Program, step_name
+from polyfed.federation.roster import Facts, Roster
 from polyfed.federation.topology import TopologyName, neighbours
 from polyfed.learn import TableMean, WeightedMean
 from polyfed.seeds import Seeds

@@ -27,7 +27,8 @@ from torch import nn
 from polyfed.errors import MethodError, nearest
 from polyfed.federation.fields import Declared, kinds_of
 from polyfed.federation.message import Fields, Kind, Weights
-from polyfed.federation.nodes import Client, Facts, Server
+from polyfed.federation.nodes import Client, Server
+from polyfed.federation.roster import Facts
 from polyfed.federation.topology import TopologyName
 from polyfed.learn import Training
 

@@ -16,7 +16,7 @@ from polyfed import models as known_models
 from polyfed.engines import AUTO, make_engine
 from polyfed.errors import CheckpointError, ConfigError
 from polyfed.federation.message import METADATA_KEY
-from polyfed.federation.nodes import Names
+from polyfed.federation.roster import Names
 from polyfed.runs.architectures import ModelMaker
 from polyfed.runs.checkpoint import RunDirectory, read_manifest
 from polyfed.runs.config import RunConfig, read_config

@@ -25,7 +25,8 @@ from polyfed.federation.fields import Declared
 from polyfed.federation.fleet import EngineFleet
 from polyfed.federation.message import Fields, Kind, Weights
 from polyfed.federation.method import Method, Reply, StepOwner, client_step, reads_only, server_step
-from polyfed.federation.nodes import Assistant, Client, Facts, Measurement, Roster, ScratchModels, Server
+from polyfed.federation.nodes import Assistant, Client, Measurement, ScratchModels, Server
+from polyfed.federation.roster import Facts, Roster
 from polyfed.runs import metrics
 
 NAME = "evaluation"

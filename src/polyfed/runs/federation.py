@@ -11,7 +11,8 @@ from polyfed.errors import ConfigError
 from polyfed.federation.engine import Population
 from polyfed.federation.fleet import Cohorts
 from polyfed.federation.method import Method
-from polyfed.federation.nodes import Roster, Server
+from polyfed.federation.nodes import Server
+from polyfed.federation.roster import Roster
 from polyfed.models import Budget
 from polyfed.runs.config import RunConfig
 from polyfed.seeds import Seeds

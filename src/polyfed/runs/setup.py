@@ -10,7 +10,8 @@ from torch import nn
 from polyfed.data import Rows
 from polyfed.errors import ConfigError, MethodError
 from polyfed.federation.method import Method, Need
-from polyfed.federation.nodes import Assistant, Client, Holdings, Names, Roster, ScratchModels, Server
+from polyfed.federation.nodes import Assistant, Client, Holdings, ScratchModels, Server
+from polyfed.federation.roster import Names, Roster
 from polyfed.runs.architectures import Architectures, ModelMaker
 from polyfed.runs.config import RunConfig, pick_device
 from polyfed.runs.evaluation import ClientObserver

@@ -1,0 +1,97 @@
+"""Who takes part: what every client has declared of itself, and the clients' names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a client has declared of itself to the server: all that a method's round may know in advance."""
+
+    index: int
+    name: str
+    samples: int
+    architecture: str
+
+
+class Names(Sequence[str]):
+    """The clients' names: those given, or `client-0`, `client-1` … made when asked for."""
+
+    def __init__(self, count: int, given: Sequence[str] | None = None) -> None:
+        self.given = None if given is None else tuple(given)
+        self._count = count
+        self._places = {name: place for place, name in enumerate(self.given or ())}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return f"client-{int(index)}" if self.given is None else self.given[index]
+
+    def index(self, name: str, *_: Any) -> int:
+        """The number of the client with this name; a `ValueError` if there is none."""
+        if self.given is not None:
+            place = self._places.get(name, -1)
+        else:
+            number = name.removeprefix("client-")
+            place = int(number) if number.isdecimal() else -1
+        if not 0 <= place < len(self) or self[place] != name:
+            raise ValueError(f"no client is called '{name}'")
+        return place
+
+    def __contains__(self, name: object) -> bool:
+        try:
+            self.index(str(name))
+        except ValueError:
+            return False
+        return True
+
+
+class Roster(Sequence[Facts]):
+    """What every client declared. Facts are made when asked for: a million clients are two arrays.
+
+    which: for each client the place of its architecture in `architectures`.
+    names: the clients' names; `client-0`, `client-1` … by default.
+    """
+
+    def __init__(
+        self,
+        samples: Sequence[int] | NDArray[np.int64],
+        architectures: Sequence[str],
+        which: Sequence[int] | NDArray[np.int64],
+        names: Sequence[str] | None = None,
+    ) -> None:
+        self._samples = samples
+        self.architectures = tuple(architectures)
+        self.which = np.asarray(which)
+        self.names = names if isinstance(names, Names) else Names(len(samples), names)
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        index = int(index)
+        return Facts(index, self.name(index), int(self._samples[index]), self.architecture(index))
+
+    def name(self, index: int) -> str:
+        return str(self.names[index])
+
+    def architecture(self, index: int) -> str:
+        return self.architectures[int(self.which[index])]
+
+    def __iter__(self) -> Iterator[Facts]:
+        return (self[index] for index in range(len(self)))
