@@ -13,6 +13,7 @@ from polyfed import Client, Fields, Fleet, Kind, Method, MethodSettings, Server,
 from polyfed.engines import Inline, Pool
 from polyfed.errors import ConfigError, MethodError, RunError
 from polyfed.federation.message import decode, encode
+from polyfed.federation.method import registered
 from polyfed.runs.checkpoint import read_lines
 from polyfed.runs.history import RunRecord
 
@@ -270,3 +271,39 @@ def test_without_a_default_a_mean_of_nothing_ends_the_run(make_run: MakeRun) -> 
     run = make_run(type("Broken", (Strict,), {"broken": frozenset(range(4))}), rounds=1)
     with pytest.raises(RunError, match=r"^round 1: no client gave a reply to 'send' that is of use$"):
         run.go()
+
+
+class OnlyMeans(Roll):
+    """A method that promises to read no single replies, and does so all the same."""
+
+    name = "only-means"
+    single_replies = False
+
+
+def test_a_method_that_only_takes_means_is_held_to_it(make_run: MakeRun) -> None:
+    run = make_run(OnlyMeans, data={"clients": 4})
+    with pytest.raises(
+        MethodError, match=r"OnlyMeans says that it reads no single replies .* use fleet\.mean"
+    ):
+        run.go()
+
+
+class MeanOfNumbers(OnlyMeans):
+    @client_step(sends=("number",))
+    def say(self, me: Client) -> Fields:
+        return {"number": torch.tensor([float(me.facts.index)])}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        fleet.ask(self.say, [])
+        server.memory["mean"] = fleet.mean(self.say, fleet.sample(), "number")
+
+
+def test_means_are_open_to_it(make_run: MakeRun) -> None:
+    run = make_run(MeanOfNumbers, data={"clients": 4}, rounds=1)
+    run.go()
+    assert run.server.memory["mean"].tolist() == [1.5]
+
+
+def test_methods_that_average_say_that_they_see_no_single_reply() -> None:
+    single = {name for name, kind in registered().items() if kind.single_replies}
+    assert {"fedavg", "fedprox", "fedmd", "dsfl", "fdmeta", "local", "aggregated"}.isdisjoint(single)

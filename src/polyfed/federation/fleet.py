@@ -138,12 +138,12 @@ class EngineFleet:
     def ask(
         self, step: Step, to: Sequence[Facts], each: ForEach | None = None, **payload: Any
     ) -> list[Reply]:
-        return list(self._replies(step, to, each, payload, window=None))
+        return list(self._single(self._replies(step, to, each, payload, window=None)))
 
     def stream(
         self, step: Step, to: Sequence[Facts], each: ForEach | None = None, **payload: Any
     ) -> Iterator[Reply]:
-        return self._replies(step, to, each, payload, window=STREAM_WINDOW)
+        return self._single(self._replies(step, to, each, payload, window=STREAM_WINDOW))
 
     def look(
         self, step: Step, to: Sequence[Facts], each: ForEach | None = None, **payload: Any
@@ -238,6 +238,17 @@ class EngineFleet:
             reply, _ = self._checked(outcome, asked)
             if reply is not None:
                 yield reply
+
+    def _single(self, replies: Iterator[Reply]) -> Iterator[Reply]:
+        """Replies that a method's round is going to read one by one."""
+        method = self.program.method
+        for reply in replies:
+            if reply.fields and not method.single_replies:
+                raise MethodError(
+                    f"{type(method).__name__} says that it reads no single replies (single_replies = False):"
+                    " use fleet.mean, or leave that out"
+                )
+            yield reply
 
     def _asked(
         self,

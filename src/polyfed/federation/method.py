@@ -170,6 +170,9 @@ class Method(StepOwner):
 
     name: ClassVar[str]
     summary: ClassVar[str] = ""
+    single_replies: ClassVar[bool] = True
+    """Whether the round reads what single clients sent (`ask`, `stream`, peers in gossip). A method that only takes
+    means (`fleet.mean`) says False, and is held to it: then nobody need ever see one client's reply."""
     server: ClassVar[bool] = True
     """Whether a server takes part in learning (a peer-to-peer method says False)."""
     final_stage: ClassVar[str] = ""

@@ -17,6 +17,7 @@ class Aggregated(Method):
 
     name = "aggregated"
     summary = "every client alone, with the labelled public data added to its own"
+    single_replies = False
     server = False
 
     @property

@@ -51,6 +51,7 @@ class DSFL(Method):
 
     name = "dsfl"
     summary = "the sharpened mean of the clients' probabilities on public data teaches (Itahara et al. 2020)"
+    single_replies = False
     sends: ClassVar = {"posteriors": Probabilities("rows", "outputs")}
     tells: ClassVar = {"rows": Kind.INDICES}
     final_stage = "distilled"

@@ -60,6 +60,7 @@ class FDMeta(Method):
 
     name = "fdmeta"
     summary = "answers on the public rows that are least certain teach (our reading of Liu et al. 2022)"
+    single_replies = False
     sends: ClassVar = {"posteriors": Probabilities("rows", "outputs")}
     tells: ClassVar = {"rows": Kind.INDICES}
     final_stage = "distilled"

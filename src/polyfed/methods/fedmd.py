@@ -74,6 +74,7 @@ class FedMD(Method):
 
     name = "fedmd"
     summary = "the mean of the clients' logits on public data teaches clients and server (Shi et al. 2022)"
+    single_replies = False
     tells: ClassVar = {"rows": Kind.INDICES}
     final_stage = "personalised"
     Settings = FedMDSettings

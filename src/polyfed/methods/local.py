@@ -25,6 +25,7 @@ class Local(Method):
 
     name = "local"
     summary = "every client alone: the lower bound"
+    single_replies = False
     server = False
 
     @client_step
