@@ -289,6 +289,8 @@ def test_a_method_that_only_takes_means_is_held_to_it(make_run: MakeRun) -> None
 
 
 class MeanOfNumbers(OnlyMeans):
+    single_replies = False
+
     @client_step(sends=("number",))
     def say(self, me: Client) -> Fields:
         return {"number": torch.tensor([float(me.facts.index)])}
@@ -302,6 +304,19 @@ def test_means_are_open_to_it(make_run: MakeRun) -> None:
     run = make_run(MeanOfNumbers, data={"clients": 4}, rounds=1)
     run.go()
     assert run.server.memory["mean"].tolist() == [1.5]
+
+
+class OwnRound(OnlyMeans):
+    """A subclass that writes a round of its own, and says nothing about replies."""
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        Roll.round(self, t, fleet, server)
+
+
+def test_a_subclass_with_a_round_of_its_own_may_read_replies(make_run: MakeRun) -> None:
+    run = make_run(OwnRound, data={"clients": 4}, rounds=1)
+    run.go()
+    assert run.server.memory["cohorts"] == [[0, 1, 2, 3]]
 
 
 def test_methods_that_average_say_that_they_see_no_single_reply() -> None:

@@ -19,7 +19,7 @@ from polyfed.federation.engine import Call, Engine, Failure, Success, Task
 from polyfed.federation.fields import Surroundings, why_refused
 from polyfed.federation.ledger import Ledger, Purpose
 from polyfed.federation.message import EMPTY, Fields, Kind, bytes_by_kind, decode, encode
-from polyfed.federation.method import NO_DEFAULT, ForEach, Reply, Step, StepOwner
+from polyfed.federation.method import NO_DEFAULT, ForEach, Reply, Step, StepOwner, reads_single_replies
 from polyfed.federation.nodes import Moment
 from polyfed.federation.program import Program, step_name
 from polyfed.federation.roster import Facts, Roster
@@ -243,7 +243,7 @@ class EngineFleet:
         """Replies that a method's round is going to read one by one."""
         method = self.program.method
         for reply in replies:
-            if reply.fields and not method.single_replies:
+            if reply.fields and not reads_single_replies(type(method)):
                 raise MethodError(
                     f"{type(method).__name__} says that it reads no single replies (single_replies = False):"
                     " use fleet.mean, or leave that out"

@@ -172,7 +172,8 @@ class Method(StepOwner):
     summary: ClassVar[str] = ""
     single_replies: ClassVar[bool] = True
     """Whether the round reads what single clients sent (`ask`, `stream`, peers in gossip). A method that only takes
-    means (`fleet.mean`) says False, and is held to it: then nobody need ever see one client's reply."""
+    means (`fleet.mean`) says False, and is held to it: then nobody need ever see one client's reply. What a class says
+    holds for its own `round`, not for one that a subclass writes."""
     server: ClassVar[bool] = True
     """Whether a server takes part in learning (a peer-to-peer method says False)."""
     final_stage: ClassVar[str] = ""
@@ -296,6 +297,16 @@ def find(name: str) -> type[Method]:
     if name not in known:
         raise MethodError(f"no method '{name}': {nearest(name, known)}; `polyfed methods` lists them")
     return known[name]
+
+
+def reads_single_replies(method: type[Method]) -> bool:
+    """Whether a method's round may read what single clients sent: what the class says that wrote the round."""
+    for kind in method.__mro__:
+        if "single_replies" in vars(kind):
+            return bool(vars(kind)["single_replies"])
+        if "round" in vars(kind):
+            return True
+    return True
 
 
 def check_declared(owner: StepOwner, fields: Iterable[str], step: str) -> None:
