@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import exp, log
+from math import ceil, exp, log
 from typing import Any
 
 import pytest
@@ -27,7 +27,7 @@ from torch import Tensor
 from polyfed.federation.fields import Probabilities
 from polyfed.federation.message import decode, encode
 from polyfed.federation.roster import Facts
-from polyfed.methods.ktpfl import KTpFL, KTpFLSettings, places_of, stepped
+from polyfed.methods.ktpfl import KTpFL, KTpFLSettings, _step_size, places_of, stepped
 from polyfed.runs.api import SimulatedRun
 from polyfed.runs.rounds import Run
 
@@ -55,7 +55,7 @@ def test_the_step_from_equal_coefficients_by_hand() -> None:
     """Two clients say (1, 0) and (0, 1) of one row; c = ½ everywhere.
 
     Client 0: Σ c p - p_0 = (-½, ½). The mean over two outputs has the slope 2/2 · (-½, ½) · p_l = -½ and ½;
-    the coefficients are at 1/N, so ρ adds nothing. Mean |slope| ½: of the powers of 5, 5⁻² takes it nearest 0.01
+    the coefficients are at 1/N, so ρ adds nothing. Mean |slope| ½: of the powers of 5, 5⁻² brings it into [0.01, 0.05)
     (½ / 25 = 0.02). Row (½ + 0.02, ½ - 0.02), and softmax(5 · row) = σ(5 · 0.04) and the rest.
     """
     found = stepped(torch.full((2, 2), 0.5), answers_of([1.0, 0.0], [0.0, 1.0]), rho=0.7)
@@ -64,15 +64,16 @@ def test_the_step_from_equal_coefficients_by_hand() -> None:
 
 
 def test_the_step_from_unequal_coefficients_by_hand() -> None:
-    """The same two clients; both rows of c are (0.8, 0.2), and ρ = 0.7 pulls with 2 · 0.7 / 2 · (0.3, -0.3).
+    """The same two clients; both rows of c are (0.8, 0.2), and ρ = 0.8 pulls with 2 · 0.8 / 2 · (0.3, -0.3).
 
-    Client 0: error (0.8, 0.2) - (1, 0) = (-0.2, 0.2); slope (-0.2, 0.2) + (0.21, -0.21) = (0.01, -0.01);
-        step 5⁰: (0.79, 0.21).
-    Client 1: error (0.8, 0.2) - (0, 1) = (0.8, -0.8); slope (1.01, -1.01); step 5⁻³: (0.8 - 0.00808, 0.2 + 0.00808).
+    Client 0: error (0.8, 0.2) - (1, 0) = (-0.2, 0.2); slope (-0.2, 0.2) + (0.24, -0.24) = (0.04, -0.04);
+        step 5⁰: (0.76, 0.24).
+    Client 1: error (0.8, 0.2) - (0, 1) = (0.8, -0.8); slope (1.04, -1.04); step 5⁻² (0.0416, not 0.0083 as with 5⁻³):
+        (0.8 - 0.0416, 0.2 + 0.0416).
     """
     coefficients = torch.tensor([[0.8, 0.2], [0.8, 0.2]])
-    found = stepped(coefficients, answers_of([1.0, 0.0], [0.0, 1.0]), rho=0.7)
-    first, second = sigmoid(5 * (0.79 - 0.21)), sigmoid(5 * (0.79192 - 0.20808))
+    found = stepped(coefficients, answers_of([1.0, 0.0], [0.0, 1.0]), rho=0.8)
+    first, second = sigmoid(5 * (0.76 - 0.24)), sigmoid(5 * (0.7584 - 0.2416))
     assert torch.allclose(found, torch.tensor([[first, 1 - first], [second, 1 - second]]), atol=1e-6)
 
 
@@ -108,14 +109,14 @@ def test_the_step_follows_the_slope_that_autograd_finds(clients: int, rho: float
     coefficients, answers = some(clients)
     slope = slopes(coefficients, answers, rho)
     found = stepped(coefficients, answers, rho)
-    sizes = 5.0 ** torch.tensor([round(log(0.01 / row.abs().mean().item(), 5)) for row in slope]).clamp(-5, 5)
+    sizes = 5.0 ** torch.tensor([ceil(log(0.01 / row.abs().mean().item(), 5)) for row in slope]).clamp(-5, 5)
     expected = (5 * (coefficients - sizes.unsqueeze(1) * slope)).softmax(dim=1)
     assert torch.allclose(found, expected, atol=1e-6)
     assert torch.allclose(found.sum(dim=1), torch.ones(clients), atol=1e-6)
 
 
 @pytest.mark.parametrize("spread", [1.0, 0.3, 0.1, 0.03])
-def test_the_step_size_is_a_power_of_five_that_makes_the_mean_step_about_a_hundredth(spread: float) -> None:
+def test_the_step_size_is_the_power_of_five_that_brings_the_mean_step_to_a_hundredth(spread: float) -> None:
     coefficients, answers = some(4)
     answers = answers.mean(dim=0) + spread * (answers - answers.mean(dim=0))  # clients that differ less
     slope = slopes(coefficients, answers, 0.1)
@@ -123,8 +124,17 @@ def test_the_step_size_is_a_power_of_five_that_makes_the_mean_step_about_a_hundr
     powers = sizes.log() / log(5)
     assert torch.allclose(powers, powers.round(), atol=1e-2)
     means = sizes * slope.abs().mean(dim=1)
-    assert (means >= 0.01 / 5**0.5 - 1e-4).all()
-    assert (means <= 0.01 * 5**0.5 + 1e-4).all()
+    assert (means >= 0.01 - 1e-4).all()
+    assert (means < 0.05 + 1e-4).all()
+
+
+@pytest.mark.parametrize(
+    ("mean", "power"),
+    [(0.0099, 1), (0.01, 0), (0.0499, 0), (0.05, -1), (0.0021, 1), (0.0019, 2), (0.3, -2), (0.0, 0)],
+)
+def test_the_step_size_by_hand(mean: float, power: int) -> None:
+    """Each time a fifth too small, five times more; each time five times too large, a fifth."""
+    assert _step_size(torch.full((4,), mean, dtype=torch.float64)) == pytest.approx(5.0**power)
 
 
 @pytest.mark.parametrize(("scale", "limit"), [(1e-3, 5.0**5), (1e3, 5.0**-5)])

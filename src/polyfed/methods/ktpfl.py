@@ -11,7 +11,8 @@
         distil:  every client k:  M_k ← minimise KL(target ‖ softmax(z / 10))       → "distilled"
 
 The cycle is that of the authors' code, which trains before the first round and last in each: a round ends here where a
-client has learnt from the others. The step size is, as there, the power of 5 that makes the mean step about 0.01. Their
+client has learnt from the others, while they score after private training, and let local epochs grow from round to
+round. The step size is, as there, the power of 5 that brings the mean step into [0.01, 0.05). Their
 distillation is `distil: {optimiser: sgd, lr: 0.02, reduce: mean, batch: 256}`: at temperature 10 and with the mean over
 outputs its gradient is so small that our models hardly moved; Adam does not mind its size. With a cohort that is a
 part of all, each row shares out among those present what it held for them before.
@@ -19,7 +20,6 @@ part of all, each row shares out among those present what it held for them befor
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
@@ -127,11 +127,14 @@ def stepped(coefficients: Tensor, answers: Tensor, rho: float) -> Tensor:
 
 
 def _step_size(gradient: Tensor) -> float:
-    size = float(gradient.abs().mean())
-    if size == 0.0:
-        return 1.0
-    power = round(math.log(MEAN_STEP / size, 5))
-    return float(5.0 ** max(-5, min(5, power)))
+    """The authors' loop: five times larger or smaller, at most five times, until the mean step is in [0.01, 0.05)."""
+    size, step = float(gradient.abs().mean()), 1.0
+    for _ in range(5 if size > 0.0 else 0):
+        if size * step < MEAN_STEP:
+            step *= 5
+        elif size * step >= 5 * MEAN_STEP:
+            step /= 5
+    return step
 
 
 def places_of(memory: dict[str, Any], present: Sequence[Facts], population: int) -> Tensor:
