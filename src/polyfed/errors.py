@@ -9,16 +9,21 @@ PolyfedError
 │   ├── CheckpointError  a run directory that is missing, truncated or edited
 │   └── RunError         a run that cannot go on: a full disk, every client failing
 ├── MessageError         bytes that are not a message of polyfed
-└── WorkerLost           a worker process ended in the middle of a step
+├── WorkerLost           a worker process ended in the middle of a step
+└── StepFailed           what a client's step raised, with its traceback: the cause of a `RunError`
 """
 
 from __future__ import annotations
 
 import difflib
 import signal
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 REASON_LENGTH = 300
+NOT_USERS = (str(Path(__file__).parent), sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"))
 
 
 class PolyfedError(Exception):
@@ -61,11 +66,24 @@ class WorkerLost(PolyfedError):
     """A worker process ended in the middle of a step; the run goes back to its last checkpoint."""
 
 
+class StepFailed(PolyfedError):
+    """What a step raised, wherever it ran: its text is the whole traceback."""
+
+
 def describe(error: BaseException) -> str:
     """An exception in one line."""
     text = " ".join(str(error).split())
     name = type(error).__name__
     return f"{name}: {text}"[:REASON_LENGTH] if text else name
+
+
+def place_in_users_code(error: BaseException) -> str:
+    """`my_method.py:23`, where an exception left code that is neither polyfed's nor a library's; else nothing."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [
+        frame for frame in frames if not frame.filename.startswith(NOT_USERS) and frame.filename[:1] != "<"
+    ]
+    return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
 
 
 def describe_exit(code: int | None) -> str:

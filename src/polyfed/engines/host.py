@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from torch import nn
 from polyfed import disk, learn
 from polyfed.disk import SavedState
 from polyfed.engines.process_setup import keep_freed_memory
-from polyfed.errors import MethodError, RunError, describe
+from polyfed.errors import MethodError, RunError, describe, place_in_users_code
 from polyfed.federation.engine import Call, Failure, Outcome, Population, Success, Task
 from polyfed.federation.fields import why_report_refused
 from polyfed.federation.message import EMPTY, Fields, Weights, decode, encode, first_not_finite, tensors_in
@@ -92,8 +93,7 @@ class Host:
         try:
             reply = encode(step(self._assistant, **self._payload(task, call)))
         except Exception as error:
-            logger.debug("a server step failed", exc_info=True)
-            return Failure(None, step_name(task.step), describe(error))
+            return _failure(task, call, error)
         return Success(None, reply, time.perf_counter() - started)
 
     def _run_alone(self, task: Task, step: Step, call: Call) -> Outcome:
@@ -118,7 +118,7 @@ class Host:
         except Exception as error:
             if me is not None:
                 me.restore(before)
-            return Failure(call.client, step_name(task.step), describe(error))
+            return _failure(task, call, error)
         if not reads_only:
             self._keep(me)
         return Success(call.client, reply, time.perf_counter() - started, report)
@@ -333,6 +333,14 @@ class _InitialModels:
                 parameter.requires_grad = trained
         learn.load_weights(self._models[key], self._initial[architecture])
         return self._models[key]
+
+
+def _failure(task: Task, call: Call, error: Exception) -> Failure:
+    """Why a step failed, and where in the user's own code, if it was there."""
+    place = place_in_users_code(error)
+    reason = f"{describe(error)} ({place})" if place else describe(error)
+    told = "".join(traceback.format_exception(error))
+    return Failure(call.client, step_name(task.step), reason, told)
 
 
 def too_slow(timeout: float) -> str:

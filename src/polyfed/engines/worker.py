@@ -168,6 +168,7 @@ def write_outcomes(outcomes: Sequence[tuple[int, list[Outcome]]], folder: Path) 
                 blobs += [outcome.reply, outcome.report] if reported else [outcome.reply]
             else:
                 rows.append([outcome.client, outcome.step, outcome.reason, "failed"])
+                blobs.append(outcome.traceback.encode())
         heads.append([place, rows])
     return pack({"outcomes": heads}, blobs, folder)
 
@@ -180,7 +181,8 @@ def read_outcomes(head: dict[str, Any], blobs: list[bytes]) -> list[tuple[int, l
         unit: list[Outcome] = []
         for row in rows:
             if row[-1] == "failed":
-                unit.append(Failure(*row[:3]))
+                client, step, reason, _ = row
+                unit.append(Failure(client, step, reason, next(queue).decode()))
             else:
                 client, seconds, reported = row
                 reply = next(queue)

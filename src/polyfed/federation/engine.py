@@ -56,6 +56,8 @@ class Failure:
     client: int | None
     step: str
     reason: str
+    traceback: str = ""
+    """The whole of it, where a step raised."""
 
 
 Outcome: TypeAlias = Success | Failure

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from polyfed.errors import MethodError, RunError
+from polyfed.errors import MethodError, RunError, StepFailed
 from polyfed.federation.engine import Call, Engine, Failure, Success, Task
 from polyfed.federation.fields import Surroundings, why_refused
 from polyfed.federation.ledger import Ledger, Purpose
@@ -108,7 +108,7 @@ class EngineFleet:
             raise RunError(
                 f"round {self.round}: every client failed, {self.roster.name(last.client)} in step '{last.step}':"
                 f" {last.reason}"
-            )
+            ) from (StepFailed(last.traceback) if last.traceback else None)
 
     # -- who -------------------------------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class EngineFleet:
                 if isinstance(outcome, Failure):
                     raise RunError(
                         f"round {self.round}: the server's step '{step.__name__}': {outcome.reason}"
-                    )
+                    ) from StepFailed(outcome.traceback)
                 yield decode(outcome.reply)
 
     def _replies(

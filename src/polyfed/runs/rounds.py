@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 Listener = Callable[["Run"], None]
 
 LOST_WORKERS_ALLOWED = 100
+FAILURES_LOG = "failures.log"
 SAVING_SHARE = 20  # a checkpoint comes after so many times what the last one took, if that is later
 
 
@@ -197,8 +198,21 @@ class Run:
         except WorkerLost:
             raise
         except Exception:
-            self.fleet.end()
+            self._end_learning()
             raise
+        self._end_learning()
+
+    def _end_learning(self) -> None:
+        """Keep the tracebacks of what failed. If nobody answered, that ends the run."""
+        told: dict[str, list[str]] = {}
+        for failure in self.fleet.failures:
+            if failure.traceback and failure.client is not None:
+                name = self.federation.roster.name(failure.client)
+                told.setdefault(failure.traceback, []).append(f"{name} in step '{failure.step}'")
+        if told:
+            with (self.path / FAILURES_LOG).open("a") as file:
+                for text, who in told.items():
+                    file.write(f"round {self.fleet.round}: {', '.join(who)}\n{text}\n")
         self.fleet.end()
 
     def _open_round(self, number: int, *, measuring: bool) -> None:
