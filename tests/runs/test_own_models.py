@@ -101,3 +101,11 @@ def test_a_real_trial_finds_that_a_small_mlp_is_worth_stacking(tmp_path: Path) -
     )
     assert run.config.models.own["net"].stack is True
     run.close()
+
+
+@pytest.mark.parametrize("name", ["a/b", "../evil", "", ".hidden", "server", "a b", "n" * 200])
+def test_a_name_that_cannot_be_a_files_is_refused_before_anything_starts(tmp_path: Path, name: str) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(polyfed.UserError, match="a model cannot be called"):
+        polyfed.prepare(BASE, models={name: small}, rounds=1, out=out, workers=1)
+    assert not out.exists()

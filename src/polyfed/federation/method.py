@@ -15,16 +15,17 @@ A method object holds settings, never state: what must last lives in `me.model`,
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, model_validator
 from torch import nn
 
-from polyfed.errors import MethodError, nearest
+from polyfed.errors import MethodError, describe, nearest
 from polyfed.federation.fields import Declared, kinds_of
 from polyfed.federation.message import Fields, Kind, Weights
 from polyfed.federation.nodes import Client, Server
@@ -32,12 +33,15 @@ from polyfed.federation.roster import Facts
 from polyfed.federation.topology import TopologyName
 from polyfed.learn import Training
 
+logger = logging.getLogger(__name__)
+
 Step: TypeAlias = Callable[..., Any]
 AnyStep = TypeVar("AnyStep", bound=Step)
 AnyMethod = TypeVar("AnyMethod", bound="type[Method]")
 ForEach: TypeAlias = Callable[[Facts], Fields]
 
 NO_DEFAULT = object()
+PLUG_INS = "polyfed.methods"  # the entry point group of other packages' methods
 
 
 class Need(StrEnum):
@@ -284,19 +288,60 @@ def register(method: AnyMethod) -> AnyMethod:
 
 
 def registered() -> dict[str, type[Method]]:
-    """Every method by name: ours, those registered in this process, and those of installed packages."""
-    for entry in entry_points(group="polyfed.methods"):
+    """Every method by name: ours, those registered in this process, and those of installed packages.
+
+    A plug-in that cannot be used is left out, with one line in the log.
+    """
+    for entry in entry_points(group=PLUG_INS):
         if entry.name not in _registered:
-            register(entry.load())
+            try:
+                _load(entry)
+            except MethodError as error:
+                _warn_once(str(error))
+        elif _registered[entry.name].__module__ != entry.module:
+            _warn_once(
+                f"the plug-in {entry.value} is not used: there is a method called '{entry.name}' already"
+            )
     return dict(sorted(_registered.items()))
 
 
 def find(name: str) -> type[Method]:
-    """The method of this name."""
-    known = registered()
-    if name not in known:
+    """The method of this name. Other packages' plug-ins are not loaded for it."""
+    if name not in _registered:
+        for entry in entry_points(group=PLUG_INS, name=name):
+            _load(entry)
+    if name not in _registered:
+        known = registered()
         raise MethodError(f"no method '{name}': {nearest(name, known)}; `polyfed methods` lists them")
-    return known[name]
+    return _registered[name]
+
+
+def _load(entry: EntryPoint) -> None:
+    """Register a plug-in's method under the name of its entry point; a `MethodError` if that cannot be."""
+    try:
+        kind = entry.load()
+    except Exception as error:
+        raise MethodError(
+            f"the plug-in method '{entry.name}' ({entry.value}) cannot be loaded: {describe(error)}"
+        ) from error
+    if not (isinstance(kind, type) and issubclass(kind, Method)):
+        raise MethodError(
+            f"the plug-in '{entry.name}' ({entry.value}) is not a Method: make it a class of it"
+        )
+    if getattr(kind, "name", None) != entry.name:
+        raise MethodError(
+            f"the plug-in '{entry.name}' ({entry.value}) calls itself '{getattr(kind, 'name', '')}': use one name"
+        )
+    register(kind)
+
+
+_warned: set[str] = set()
+
+
+def _warn_once(text: str) -> None:
+    if text not in _warned:
+        _warned.add(text)
+        logger.warning("%s", text)
 
 
 def reads_single_replies(method: type[Method]) -> bool:

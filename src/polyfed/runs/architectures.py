@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -19,6 +20,8 @@ from polyfed.runs.federated_data import FederatedData
 from polyfed.seeds import Seeds
 
 ModelMaker: TypeAlias = Callable[[], nn.Module] | nn.Module
+
+MODEL_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
 
 
 class Architectures:
@@ -43,6 +46,12 @@ class Architectures:
         self.seeds = seeds
         self.device = device
         self.makers = dict(makers)
+        for name in self.makers:
+            if not MODEL_NAME.fullmatch(name) or name == "server":
+                raise ModelError(
+                    f"a model cannot be called {name!r:.60}: its name becomes a file's name; use letters, digits,"
+                    " dots and dashes, begin with a letter or digit, and leave 'server' to the server"
+                )
         self.shape = data.dataset.shape
         self.outputs = _output_count(data, method)
         self.dealt = _dealt(config.models, self.makers)

@@ -1,0 +1,84 @@
+"""Methods of other packages, found through entry points: one that is broken costs nobody else anything."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from polyfed.errors import MethodError
+from polyfed.federation import method as methods
+from polyfed.federation.method import find, registered
+
+GOOD = """
+from polyfed import Method
+
+class Mine(Method):
+    name = "mine"
+"""
+
+Install = Callable[[str, str, str], None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Put a package with one entry point where Python finds it, as pip would."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(methods, "_registered", dict(methods._registered))
+    monkeypatch.setattr(methods, "_warned", set())
+
+    def put(name: str, target: str, content: str) -> None:
+        module = target.partition(":")[0]
+        (tmp_path / f"{module}.py").write_text(content)
+        folder = tmp_path / f"{module}-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+        (folder / "entry_points.txt").write_text(f"[polyfed.methods]\n{name} = {target}\n")
+
+    yield put
+    for module in [name for name in sys.modules if name.startswith("plug_in_")]:
+        del sys.modules[module]
+
+
+def test_a_plug_in_is_found_by_its_name(install: Install) -> None:
+    install("mine", "plug_in_good:Mine", GOOD)
+    assert find("mine").__module__ == "plug_in_good"
+    assert "mine" in registered()
+
+
+@pytest.mark.parametrize(
+    ("target", "content", "said"),
+    [
+        ("plug_in_broken:Mine", "import not_there", "cannot be loaded: ModuleNotFoundError"),
+        ("plug_in_raises:Mine", "1 / 0", "cannot be loaded: ZeroDivisionError"),
+        ("plug_in_absent:Other", GOOD, "cannot be loaded: AttributeError"),
+        ("plug_in_function:Mine", "def Mine(): ...", "is not a Method"),
+        ("plug_in_misnamed:Mine", GOOD.replace('"mine"', '"other"'), "calls itself 'other'"),
+    ],
+    ids=["import error", "raises", "absent", "not a method", "another name"],
+)
+def test_a_broken_plug_in_is_one_line_and_costs_the_others_nothing(
+    install: Install, caplog: pytest.LogCaptureFixture, target: str, content: str, said: str
+) -> None:
+    install("mine", target, content)
+    with caplog.at_level(logging.WARNING):
+        assert find("fedavg").name == "fedavg"
+        assert not caplog.records  # not even loaded
+        assert "fedavg" in registered()
+        registered()
+    (record,) = caplog.records
+    assert said in record.getMessage()
+    with pytest.raises(MethodError, match=said):
+        find("mine")
+
+
+def test_a_plug_in_named_like_a_built_in_is_told_so(
+    install: Install, caplog: pytest.LogCaptureFixture
+) -> None:
+    install("fedavg", "plug_in_same:Mine", GOOD.replace("mine", "fedavg"))
+    with caplog.at_level(logging.WARNING):
+        assert registered()["fedavg"].__module__ == "polyfed.methods.fedavg"
+    assert "plug_in_same:Mine is not used: there is a method called 'fedavg' already" in caplog.text
