@@ -17,6 +17,7 @@ from tests.conftest import MakeRun, job
 
 from polyfed.cli import progress
 from polyfed.cli.progress import duration, follow, follow_grid
+from polyfed.experiments import grid
 from polyfed.experiments.grid import run_jobs
 from polyfed.experiments.jobs import Snapshot
 from polyfed.report.tables import amount, percent
@@ -130,7 +131,9 @@ def test_elsewhere_there_is_a_line_for_each_finished_run_and_for_each_failure(
 def test_in_a_terminal_there_are_bars_and_no_thread_beside_the_forks(
     tmp_path: Path, small: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs = [job(tmp_path / f"seed-{seed}", small, seed=seed, rounds=12) for seed in (0, 1)]
+    # Looked at a hundred times in a run: none can be over before it was seen.
+    monkeypatch.setattr(grid, "POLL_SECONDS", 0.005)
+    jobs = [job(tmp_path / f"seed-{seed}", small, seed=seed, rounds=60) for seed in (0, 1)]
     screen = Screen(terminal=True)
     threads: list[int] = []
     tell = progress._GridScreen.tell
@@ -144,7 +147,7 @@ def test_in_a_terminal_there_are_bars_and_no_thread_beside_the_forks(
     follow_grid(jobs, 2, screen)
     assert "2/2 runs" in screen.plain
     assert "seed-1" in screen.plain
-    assert re.search(r"\d+/12 rounds", screen.plain)
+    assert re.search(r"\d+/60 rounds", screen.plain)
     assert max(threads) <= threads_before
 
 
