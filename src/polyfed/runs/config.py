@@ -11,6 +11,7 @@ import torch
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+import polyfed.methods  # noqa: F401  (registers them)
 from polyfed.data import Dirichlet, Natural, PartitionSettings, PublicSettings, Rotated
 from polyfed.disk import read_yaml
 from polyfed.errors import ConfigError, nearest
