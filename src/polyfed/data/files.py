@@ -26,10 +26,13 @@ class Reading:
     image: the column with images (encoded bytes, or paths beside the table).
     label: the column with labels; "none" for an unlabelled set.
     columns: further columns to keep; `optional` ones are kept where they exist.
+    drop: columns that are not learnt from.
+    features: the columns that are learnt from, in this order; where none are given, all that are left.
     size: height and width to resize images to.
     mode: grey ("L") or colour ("RGB").
     transposed: images are stored with rows and columns exchanged.
     label_base: the number of the first class, where that is not 0.
+    from_zero: label numbers that begin at 0 are the classes' own, whether or not all of them occur.
     classes: class words for a source that has none.
     """
 
@@ -37,10 +40,13 @@ class Reading:
     label: str | None = None
     columns: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
     size: tuple[int, int] | None = None
     mode: Mode | None = None
     transposed: bool = False
     label_base: int = 0
+    from_zero: bool = False
     classes: tuple[str, ...] = ()
 
 

@@ -61,6 +61,7 @@ class NamedSet:
             optional=self.columns,
             size=asked.size or self.size,
             mode=self.mode,
+            from_zero=True,
         )
         if not on_hub:
             return reading

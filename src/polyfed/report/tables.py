@@ -91,6 +91,12 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
         if part in summary["last"]:
             for what in ("mean", "worst", "best", "spread"):
                 table.add_row(f"{title}, {what}", *(percent(each[part][what]) for each in rounds))
+    if not {"own", "whole"} & summary["last"].keys():
+        table.add_row("no test rows (data.test), nothing was scored", *("–" for _ in rounds))
+        if chosen:
+            table.add_row(
+                "validation rows of all together", *(percent(each["validation"]) for each in rounds)
+            )
     if "amp" in summary["last"]:
         table.add_row("AMP (all own test rows together)", *(percent(each["amp"]) for each in rounds))
         table.add_row("WLP (worst client)", *(percent(each["wlp"]) for each in rounds))
@@ -102,7 +108,7 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
             table.add_row(f"gain over {local.path.name}, {part}", signed(gain))
     for name, scores in summary["last"]["architectures"].items():
         shown = " / ".join(percent(scores[part]) for part in ("own", "whole") if part in scores)
-        table.add_row(f"{name} (own / whole)", shown)
+        table.add_row(f"{name} (own / whole)", shown or "–")
     for direction in ("up", "down"):
         sizes = summary["bytes"][direction]
         shown = ", ".join(f"{kind} {amount(size)}" for kind, size in sizes.items())

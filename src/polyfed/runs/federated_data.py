@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections import OrderedDict
 from typing import Any
 
@@ -19,6 +20,8 @@ from polyfed.runs.config import RunConfig
 from polyfed.seeds import Seeds
 
 Ints = NDArray[np.int64]
+
+log = logging.getLogger(__name__)
 
 GIVEN = "(given from Python)"  # stands for the user's own data in a resolved config
 HOLDINGS_KEPT = 4096
@@ -49,6 +52,20 @@ class FederatedData:
             settings, self.dataset, wanted.client_count(), seeds.numpy("partition"), rows=self.private
         )
         self.clients = len(self.partition)
+        self._warn()
+
+    def _warn(self) -> None:
+        """Say what looks odd in the data, and what will not be scored."""
+        for note in self.dataset.notes:
+            log.warning("%s", note)
+        wanted = self.config.data
+        if wanted.test == 0 and self._test_set is None:
+            log.warning(
+                "data.test is 0 and '%s' has no test split: nothing will be scored; set data.test, such as 0.2",
+                self.dataset.name,
+            )
+        elif wanted.test == 0:
+            log.warning("data.test is 0: clients are scored on the whole test set alone")
 
     def _load(self, given: Any) -> tuple[DataSet, DataSet | None]:
         """The rows to learn from, and the data set's own test split if it has one that can be used."""
@@ -56,7 +73,12 @@ class FederatedData:
         if given is None and wanted.source == GIVEN:
             raise DataError("this run began with data of your own: pass them again as data=…")
         source = wanted.source if given is None else given
-        options: dict[str, Any] = {"image": wanted.image, "label": wanted.label, "size": wanted.size}
+        options: dict[str, Any] = {
+            "image": wanted.image,
+            "label": wanted.label,
+            "drop": wanted.drop,
+            "size": wanted.size,
+        }
         settings = wanted.partition
         if isinstance(settings, data.Natural):
             options["columns"] = (settings.column,)
