@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from numbers import Number
 from typing import TypeAlias
 
 import numpy as np
@@ -49,6 +50,9 @@ def encode_labels(
         more = f" ({lost.size} rows have none)" if lost.size > 1 else ""
         raise DataError(f"{where}: {place(lost[0])} has no label{more}: fill it in, or leave the row out")
     if values.dtype.kind in "USO":
+        odd = next((value for value in values.tolist() if not isinstance(value, str | Number)), None)
+        if odd is not None:
+            raise DataError(f"{where}: labels must be whole numbers or words, not {type(odd).__name__}")
         return _encode(values.astype(str), where, known)
     labels = _whole_numbers(values, where, place)
     if not words and known is not None and all(map(is_whole, known)):
@@ -115,6 +119,7 @@ def _places(
         if highest >= max(_MOST_CLASSES, len(labels)):
             raise DataError(f"{where}: a label of {highest} in {len(labels)} rows; is this the label column?")
         words = [str(number) for number in range(highest + 1)]
+        _check_count(len(np.unique(labels)), len(labels), where)
     if highest >= len(words):
         raise DataError(f"{where}: there is a label {highest}, but there are only {len(words)} classes")
     if len(words) < 2:

@@ -60,9 +60,6 @@ class _Table:
             format=None if self.is_csv else "parquet",
         )
         self.names: list[str] = self.table.schema.names
-        twice = next((name for name in self.names if self.names.count(name) > 1), None)
-        if twice is not None:
-            raise DataError(f"{self.where}: two columns are called '{twice}': rename one")
 
     def draft(self, train: DataSet | None, folder: Path) -> Draft:
         self.count = self.table.count_rows()

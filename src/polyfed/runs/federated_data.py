@@ -58,14 +58,13 @@ class FederatedData:
         """Say what looks odd in the data, and what will not be scored."""
         for note in self.dataset.notes:
             log.warning("%s", note)
+        if self._test_set is not None and self.config.evaluate.test_rows != 0:
+            return
         wanted = self.config.data
-        if wanted.test == 0 and self._test_set is None:
-            log.warning(
-                "data.test is 0 and '%s' has no test split: nothing will be scored; set data.test, such as 0.2",
-                self.dataset.name,
-            )
-        elif wanted.test == 0:
-            log.warning("data.test is 0: clients are scored on the whole test set alone")
+        largest = int(np.diff(self.partition.offsets).max())
+        if data.split_sizes(largest, wanted.validation, wanted.test)[2] == 0:
+            remedy = "set data.test, such as 0.2" if wanted.test == 0 else "no client has more than a row"
+            log.warning("'%s' has no test rows, so nothing will be scored: %s", self.dataset.name, remedy)
 
     def _load(self, given: Any) -> tuple[DataSet, DataSet | None]:
         """The rows to learn from, and the data set's own test split if it has one that can be used."""
