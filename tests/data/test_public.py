@@ -108,6 +108,21 @@ def test_impossible_public_sets_are_refused(refuses: Refuses) -> None:
         make_public(PublicSettings(source="digitz"), data, rng())
 
 
+def test_a_public_table_has_the_columns_of_the_private_one_in_their_order(
+    tmp_path: Path, refuses: Refuses
+) -> None:
+    (tmp_path / "mine.csv").write_text("id,a,b,label\n5,1,2,x\n4,3,4,y\n")
+    (tmp_path / "public.csv").write_text("city,label,b,a\nUlm,x,20,10\nBonn,y,40,30\n")
+    mine = load(tmp_path / "mine.csv", drop=["id"])
+    public, _ = make_public(PublicSettings(source=str(tmp_path / "public.csv")), mine, rng())
+    assert public is not None
+    assert public.dataset.features == ("a", "b")
+    assert public.dataset.inputs.tolist() == [[10, 20], [30, 40]]
+    (tmp_path / "public.csv").write_text("label,a\nx,10\ny,20\n")
+    with refuses("public.csv has no column 'b', which is learnt from"):
+        make_public(PublicSettings(source=str(tmp_path / "public.csv")), mine, rng())
+
+
 def test_a_public_set_that_is_the_private_set_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     make_public(PublicSettings(source="digits"), load("digits"), rng())
     assert "private rows are public too" in caplog.text

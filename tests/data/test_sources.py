@@ -237,7 +237,7 @@ def test_class_words_of_the_schema_are_used_and_must_suffice(tmp_path: Path, ref
         ("a,label\n1,0\n2,1\n", {"label": "lable"}, "no column 'lable': did you mean 'label'?"),
         ("a,label\n1,0\n2,1\n", {"columns": ["site"]}, "no column 'site': it has a, label"),
         ("a,label\n1,0\n2,1\n", {"image": "img"}, "no column 'img': it has a, label"),
-        ("a,b\n1,0\n2,1\n", {}, "say with data.label which column is the label (or 'none') of a, b"),
+        ("a,b\n1,0\n2,1\n", {}, "say with `label` which column is the label (or none) of a, b"),
         ("a,label\n1,0.5\n2,1\n", {}, "whole numbers or words, but line 2 has 0.5"),
         ("a,label\n1,\n2,1\n", {}, "line 2 has no label"),
         ("a,label\n1,x\n2,x\n", {}, "all rows are of one class"),

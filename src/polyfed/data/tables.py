@@ -151,7 +151,7 @@ class _Table:
             if guess in left:
                 return guess
         raise DataError(
-            f"{self.where}: say with data.label which column is the label (or 'none') of {_listed(left)}"
+            f"{self.where}: say with `label` which column is the label (or none) of {_listed(left)}"
         )
 
     # -- images ----------------------------------------------------------------------------------------------
