@@ -85,9 +85,13 @@ def test_class_words_that_look_like_numbers_in_a_test_split(tmp_path: Path) -> N
     assert load(tmp_path, "test").need_labels().tolist() == [0, 0]
 
 
-def test_columns_can_be_chosen_in_their_order(tmp_path: Path) -> None:
-    data = load(csv(tmp_path, CLINICS), features=["bmi", "age"])
+def test_a_table_can_be_read_like_another(tmp_path: Path) -> None:
+    mine = load(csv(tmp_path, "bmi,age,label\n1,2,0\n3,4,1\n5,6,2\n"))
+    data = load(csv(tmp_path, CLINICS, "other.csv"), like=mine)
     assert (data.features, data.inputs[0].tolist()) == (("bmi", "age"), [21.5, 40])
+    assert (data.classes, data.need_labels().tolist()) == (("0", "1", "2"), [1, 2, 2])
+    data = load(csv(tmp_path, CLINICS.replace(",2\n", ",7\n"), "other.csv"), like=mine)
+    assert data.classes == ("1", "7")
 
 
 # -- what is not a number ------------------------------------------------------------------------------------

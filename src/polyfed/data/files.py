@@ -34,6 +34,7 @@ class Reading:
     label_base: the number of the first class, where that is not 0.
     from_zero: label numbers that begin at 0 are the classes' own, whether or not all of them occur.
     classes: class words for a source that has none.
+    like: the classes of another set, whose numbers are kept where the labels are numbers that all occur there.
     """
 
     image: str | None = None
@@ -48,6 +49,7 @@ class Reading:
     label_base: int = 0
     from_zero: bool = False
     classes: tuple[str, ...] = ()
+    like: tuple[str, ...] = ()
 
 
 def identity(paths: Iterable[Path]) -> list[list[Any]]:

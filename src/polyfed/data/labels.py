@@ -33,6 +33,7 @@ def encode_labels(
     known: Sequence[str] | None = None,
     base: int = 0,
     from_zero: bool = False,
+    like: Sequence[str] = (),
     place: Place = row_place,
 ) -> tuple[Ints, tuple[str, ...]]:
     """Class numbers from 0 and the word for each: the values that occur, in their order.
@@ -44,6 +45,7 @@ def encode_labels(
     base: the number of the first class in the source, where that is not 0; only used if 0 never occurs.
     from_zero: numbers that begin at 0 are the classes' own numbers, as PyTorch has them; those that do not occur
         are classes too.
+    like: the classes of another set; numbers that all occur there have the same class numbers here.
     """
     lost = np.flatnonzero(missing(values))
     if lost.size:
@@ -59,7 +61,8 @@ def encode_labels(
         return _encode(labels, where, known)
     if words or known is not None or (from_zero and labels.min() == 0):
         return _places(labels, words if known is None else known, where, base, place)
-    return _encode(labels, where, None)
+    shared = all(map(is_whole, like)) and {str(label) for label in np.unique(labels)} <= set(like)
+    return _encode(labels, where, like if shared else None)
 
 
 def missing(values: Array) -> npt.NDArray[np.bool_]:

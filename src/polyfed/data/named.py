@@ -62,6 +62,8 @@ class NamedSet:
             size=asked.size or self.size,
             mode=self.mode,
             from_zero=True,
+            features=(),  # it is what it is, whatever other set it is used beside: so it is decoded once
+            like=(),
         )
         if not on_hub:
             return reading

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast, get_args
 
@@ -38,7 +38,7 @@ def load(
     label: str | None = None,
     columns: Sequence[str] = (),
     drop: Sequence[str] = (),
-    features: Sequence[str] = (),
+    like: DataSet | None = None,
     size: int | tuple[int, int] | None = None,
     limit: int | None = None,
     per_class: int | None = None,
@@ -52,7 +52,8 @@ def load(
         training split.
     image, label, columns: names of columns in tables; found out where not given. label="none": no labels.
     drop: columns of a table that are not learnt from.
-    features: the columns of a table that are learnt from, in this order; by default all numbers that are left.
+    like: another set, whose columns a table is learnt from, in their order, and whose class numbers it keeps where
+        its labels are numbers that all occur there.
     size: resize images to this height and width.
     limit: only this many rows, drawn once and for all with the class shares of the whole.
     per_class: only this many rows of each class, drawn once and for all.
@@ -63,7 +64,8 @@ def load(
         label=label,
         columns=tuple(columns),
         drop=tuple(drop),
-        features=tuple(features),
+        features=like.features if like else (),
+        like=like.classes if like else (),
         size=_size(size),
     )
     found = _find(source, _checked(split), reading, cache_dir)
@@ -78,7 +80,7 @@ def load(
             label=label,
             columns=columns,
             drop=drop,
-            features=features,
+            like=like,
             size=size,
             cache_dir=cache_dir,
         )
@@ -177,7 +179,8 @@ def _found_table(paths: list[Path], name: str, reading: Reading) -> _Found:
 
 
 def _found_images(root: Path, name: str, reading: Reading) -> _Found:
-    key = {"files": identity(image_files(root)), "reading": asdict(reading), "images": str(root.resolve())}
+    used = asdict(replace(reading, features=(), like=()))
+    key = {"files": identity(image_files(root)), "reading": used, "images": str(root.resolve())}
     return _Found(key, lambda train, folder: read_image_folder(root, name, reading, train, folder))
 
 

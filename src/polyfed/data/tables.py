@@ -111,6 +111,7 @@ class _Table:
             known=train.classes if train else None,
             base=self.reading.label_base,
             from_zero=self.reading.from_zero,
+            like=self.reading.like,
             place=self._place,
         )
 
