@@ -73,6 +73,7 @@ def test_a_test_split_keeps_the_classes_of_the_training_split(refuses: Refuses) 
         (np.array([{}, {"a": 1}], dtype=object), "labels must be whole numbers or words, not dict"),
         ([0.0, 0.5], "whole numbers or words, but row 1 has 0.5"),
         ([0.0, np.inf], "whole numbers or words, but row 1 has inf"),
+        ([1.0, 1e20], "whole numbers or words, but row 1 has 1e+20"),
         ([7, 7], "all rows are of one class"),
         (range(50), "50 different labels in 50 rows; is this the label column?"),
         ([f"patient {row}" for row in range(50)], "50 different labels in 50 rows"),

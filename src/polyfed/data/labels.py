@@ -148,7 +148,7 @@ def _whole_numbers(values: Array, where: str, place: Place) -> Ints:
     if values.dtype.kind not in "biuf":
         raise DataError(f"{where}: labels must be whole numbers or words, not {values.dtype}")
     if values.dtype.kind == "f":
-        odd = np.flatnonzero(~np.isfinite(values) | (values != np.floor(values)))
+        odd = np.flatnonzero(~(np.abs(values) < 2**53) | (values != np.floor(values)))
         if odd.size:
             raise DataError(
                 f"{where}: labels must be whole numbers or words, but {place(odd[0])} has {values[odd[0]]}"

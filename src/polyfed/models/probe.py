@@ -37,8 +37,9 @@ def materialise(model: nn.Module, shape: Shape) -> None:
     """Give lazy layers (`nn.LazyLinear`) their sizes by a forward pass of zeros; PyTorch's generator fills them."""
     if not _lazy(model):
         return
+    like = next(model.parameters(), torch.empty(0))
     with in_mode(model, training=False), torch.no_grad(), _explained(model, shape):
-        model(torch.zeros(1, *shape))
+        model(torch.zeros(1, *shape, dtype=like.dtype, device=like.device))
     left = _lazy(model)
     if left:
         raise ModelError(
