@@ -211,3 +211,14 @@ def test_sets_of_an_older_format_are_built_again_and_never_misread(
     (new / "set.json").write_text(json.dumps(facts))
     assert stored(KEY, build, tmp_path).features == ()
     assert build.calls == 3
+
+
+def test_rows_of_equal_sets_keep_the_notes_of_their_own(tmp_path: Path) -> None:
+    def other(folder: Path) -> Draft:
+        draft = named_columns(folder)
+        draft.notes = ("odder",)
+        return draft
+
+    found = [stored({"a": place}, build, tmp_path) for place, build in enumerate((named_columns, other))]
+    parts = [stored_rows(whole, np.array([0]), {"limit": 1}, tmp_path) for whole in found]
+    assert [part.notes for part in parts] == [("odd",), ("odder",)]

@@ -79,6 +79,19 @@ def test_a_test_split_has_the_columns_of_the_training_split_in_their_order(
         load(tmp_path, "test", drop=["id"])
 
 
+def test_a_test_split_need_not_say_who_holds_its_rows(tmp_path: Path) -> None:
+    csv(tmp_path, "a,site,label\n1,n,x\n3,s,y\n", "train.csv")
+    for test, columns in (
+        ("a,label\n1,y\n", {}),
+        ("a,site,label\n1,,y\n", {}),
+        ("a,site,label\n1,s,y\n", {"site": [1]}),
+    ):
+        csv(tmp_path, test, "test.csv")
+        data = load(tmp_path, "test", columns=["site"])
+        assert (data.features, data.need_labels().tolist()) == (("a",), [1])
+        assert {name: codes.tolist() for name, codes in data.columns.items()} == columns
+
+
 def test_class_words_that_look_like_numbers_in_a_test_split(tmp_path: Path) -> None:
     csv(tmp_path, "a,label\n1,07\n2,A1\n", "train.csv")
     csv(tmp_path, "a,label\n1,07\n2,07\n", "test.csv")

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from polyfed.errors import DataError, nearest
 
 Array: TypeAlias = npt.NDArray[Any]
 Ints: TypeAlias = npt.NDArray[np.int64]
+Mode = Literal["L", "RGB"]  # Pillow's words for grey and colour
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +74,11 @@ class DataSet:
             return (self.inputs.shape[1],)
         height, width, channels = self.inputs.shape[1:]
         return (channels, height, width)
+
+    @property
+    def mode(self) -> Mode | None:
+        """Grey or colour, for images."""
+        return {1: "L", 3: "RGB"}.get(self.inputs.shape[-1]) if self.is_image else None  # type: ignore[return-value]
 
     def column(self, name: str) -> Ints:
         """The codes of a further column."""

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from polyfed.data.dataset import Array, DataSet
-from polyfed.data.images import Mode, decode_all
+from polyfed.data.dataset import Array, DataSet, Mode
+from polyfed.data.images import decode_all
 from polyfed.data.labels import encode_labels
 from polyfed.data.storage import Draft
 from polyfed.errors import DataError
@@ -93,6 +93,4 @@ def npz_arrays(path: Path, split: str) -> tuple[Array, Array | None] | None:
 
 def colour_of(reading: Reading, train: DataSet | None) -> Mode | None:
     """Grey or colour: as asked, else as the training split; None is found out from the images."""
-    if reading.mode is None and train is not None and train.is_image:
-        return "L" if train.shape[0] == 1 else "RGB"
-    return reading.mode
+    return reading.mode or (train.mode if train else None)

@@ -8,18 +8,16 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from polyfed.data.dataset import Array
+from polyfed.data.dataset import Array, Mode
 from polyfed.data.storage import new_inputs
 from polyfed.errors import DataError
 
 log = logging.getLogger(__name__)
 
-Mode = Literal["L", "RGB"]  # Pillow's words for grey and colour
 _GREY = {"1", "L", "LA", "I", "I;16", "F"}
 _REPORT_EVERY = 20_000
 # What Pillow's decoders raise for broken files, besides OSError.

@@ -20,9 +20,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from polyfed.data.dataset import DataSet
+from polyfed.data.dataset import DataSet, Mode
 from polyfed.data.files import Reading
-from polyfed.data.images import Mode
 from polyfed.data.labels import encode_labels
 from polyfed.data.storage import Draft, cache_root
 from polyfed.errors import DataError

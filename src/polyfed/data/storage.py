@@ -121,7 +121,8 @@ def stored_rows(
             data.notes,
         )
 
-    return stored({"of": data.fingerprint, "name": data.name, **key}, build, cache_dir)
+    same = {"of": data.fingerprint, "name": data.name, "notes": data.notes}
+    return stored(same | key, build, cache_dir)
 
 
 def open_stored(folder: Path) -> StoredDataSet:

@@ -42,7 +42,7 @@ def read_table(
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # no space for what we write
             raise
-        reason = str(error).splitlines()[0].rsplit(": ", 1)[-1]
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0].rsplit(": ", 1)[-1]
         raise DataError(f"{paths[0]} cannot be read as a table: {reason}") from error
 
 
@@ -69,7 +69,9 @@ class _Table:
             for column in self.reading.drop:
                 self._known(column)
         label, image = self._label_column(), self._image_column()
-        further = [self._known(column) for column in self.reading.columns]
+        further = list(self.reading.columns)
+        if train is None:  # who would hold a test row is not asked
+            further = [self._known(column) for column in further]
         draft = Draft(self.name, np.empty(0), None, ())
         if image is None:
             draft.features = tuple(self._feature_names(train, without={label, *further, *self.reading.drop}))
@@ -86,8 +88,9 @@ class _Table:
             )
         draft.labels, draft.classes = self._labels(label, train)
         draft.notes += unknown_note(draft.classes, self.where) if train is None else ()
-        further += [column for column in self.reading.optional if self._is_whole(column)]
-        for column in dict.fromkeys(further):
+        asked = further if train is None else [column for column in further if self._is_whole(column)]
+        optional = [column for column in self.reading.optional if self._is_whole(column)]
+        for column in dict.fromkeys([*asked, *optional]):
             known = train.column_names.get(column, ()) if train else ()
             draft.columns[column], draft.column_names[column] = encode_column(self._codes(column), known)
         return draft
