@@ -43,6 +43,11 @@ def test_constants_are_mean_and_deviation_of_each_channel_in_unit_scale() -> Non
     assert data.std == pytest.approx((0.5, 0.2, 1.0))
 
 
+def test_images_are_grey_or_in_colour() -> None:
+    assert [small(channels).mode for channels in (1, 3)] == ["L", "RGB"]
+    assert in_memory(Draft("f", np.zeros((2, 3), np.float32), None, ())).mode is None
+
+
 def test_features_are_normalised_one_by_one() -> None:
     data = in_memory(Draft("f", np.array([[1, 5], [3, 5]], np.float32), np.array([0, 1]), ("a", "b")))
     assert data.shape == (2,)

@@ -174,6 +174,16 @@ def test_a_partition_without_a_kind_is_the_default_one() -> None:
     assert read_config({}, ["data.partition.alpha=0.1"]).data.partition == Dirichlet(alpha=0.1)
 
 
+@pytest.mark.parametrize(
+    ("given", "drop"),
+    [("id", ["id"]), (["id", "city"], ["id", "city"]), ([0, "a"], ["0", "a"]), (7, ["7"]), ([], [])],
+)
+def test_columns_to_drop_are_one_name_or_several(given: Any, drop: list[str]) -> None:
+    assert read_config({"data": {"drop": given}}).data.drop == drop
+    assert "data.drop" in refusal({"data": {"drop": [None]}})
+    assert "data.drop" in refusal({"data": {"drop": None}})
+
+
 def test_there_are_eight_clients_by_default_unless_the_data_decide() -> None:
     def count(data: dict[str, Any]) -> int | None:
         return read_config({"data": data}).data.client_count()

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from polyfed.errors import DataError, nearest
 
 Array: TypeAlias = npt.NDArray[Any]
 Ints: TypeAlias = npt.NDArray[np.int64]
+Mode = Literal["L", "RGB"]  # Pillow's words for grey and colour
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,8 @@ class DataSet:
     mean, std: normalisation constants of the training split, per channel (in 0..1) or per feature.
     fingerprint: a digest of all of the above, the same on every machine.
     first_class: the number that the first class has (see `with_labels_from`).
+    features: the names of the columns that inputs N×F were made from, in their order; none for images and arrays.
+    notes: what looked odd when the set was read, a line each.
     """
 
     name: str
@@ -49,6 +52,8 @@ class DataSet:
     columns: dict[str, Ints] = field(default_factory=dict)
     column_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     first_class: int = 0
+    features: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -69,6 +74,11 @@ class DataSet:
             return (self.inputs.shape[1],)
         height, width, channels = self.inputs.shape[1:]
         return (channels, height, width)
+
+    @property
+    def mode(self) -> Mode | None:
+        """Grey or colour, for images."""
+        return {1: "L", 3: "RGB"}.get(self.inputs.shape[-1]) if self.is_image else None  # type: ignore[return-value]
 
     def column(self, name: str) -> Ints:
         """The codes of a further column."""

@@ -87,10 +87,8 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
     if chosen:
         table.add_column(f"chosen on validation ({chosen['round']})", justify="right")
     rounds = [summary["last"], *([chosen] if chosen else [])]
-    for title, part in (("own test data", "own"), ("whole test set", "whole")):
-        if part in summary["last"]:
-            for what in ("mean", "worst", "best", "spread"):
-                table.add_row(f"{title}, {what}", *(percent(each[part][what]) for each in rounds))
+    for title, *accuracies in _accuracies(rounds):
+        table.add_row(title, *map(percent, accuracies))
     if "amp" in summary["last"]:
         table.add_row("AMP (all own test rows together)", *(percent(each["amp"]) for each in rounds))
         table.add_row("WLP (worst client)", *(percent(each["wlp"]) for each in rounds))
@@ -102,7 +100,7 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
             table.add_row(f"gain over {local.path.name}, {part}", signed(gain))
     for name, scores in summary["last"]["architectures"].items():
         shown = " / ".join(percent(scores[part]) for part in ("own", "whole") if part in scores)
-        table.add_row(f"{name} (own / whole)", shown)
+        table.add_row(f"{name} (own / whole)", shown or "–")
     for direction in ("up", "down"):
         sizes = summary["bytes"][direction]
         shown = ", ".join(f"{kind} {amount(size)}" for kind, size in sizes.items())
@@ -110,6 +108,19 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
     if summary["failures"]:
         table.add_row("failed client steps", str(summary["failures"]))
     return table
+
+
+def _accuracies(rounds: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
+    """What clients reached on test rows; without any, on validation rows."""
+    parts = {"own": "own test data", "whole": "whole test set"}
+    scored = [part for part in parts if part in rounds[0]]
+    for part in scored:
+        for what in ("mean", "worst", "best", "spread"):
+            yield f"{parts[part]}, {what}", *(each[part][what] for each in rounds)
+    if not scored:
+        yield "nothing was scored: no test rows (data.test)", *(None for _ in rounds)
+        if "validation" in rounds[0]:
+            yield "all validation rows together", *(each["validation"] for each in rounds)
 
 
 def _stages(

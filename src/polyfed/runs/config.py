@@ -49,6 +49,8 @@ class Data(Section):
     """A named set (`polyfed data` lists them), a parquet, CSV or .npz file, or a folder of images by class."""
     image: str | None = None
     label: str | None = None
+    drop: list[str] = []
+    """Columns of a table that are not learnt from, such as an id."""
     size: Annotated[int, Field(ge=8)] | None = None
     limit: Annotated[int, Field(ge=2)] | None = None
     """Use only this many rows; the shares of classes are kept."""
@@ -75,6 +77,13 @@ class Data(Section):
     def _read_partition(cls, value: Any) -> Any:
         """A partition whose kind is left out is the default one."""
         return {"kind": "dirichlet", **value} if isinstance(value, Mapping) else value
+
+    @field_validator("drop", mode="before")
+    @classmethod
+    def _read_drop(cls, value: Any) -> Any:
+        """One name is a list of one; names as text, where YAML reads 7 as a number."""
+        names = value if isinstance(value, list | tuple) else [value]
+        return [str(name) if isinstance(name, int) else name for name in names]
 
     @field_validator("names")
     @classmethod

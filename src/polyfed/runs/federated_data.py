@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections import OrderedDict
 from typing import Any
 
@@ -19,6 +20,8 @@ from polyfed.runs.config import RunConfig
 from polyfed.seeds import Seeds
 
 Ints = NDArray[np.int64]
+
+log = logging.getLogger(__name__)
 
 GIVEN = "(given from Python)"  # stands for the user's own data in a resolved config
 HOLDINGS_KEPT = 4096
@@ -49,6 +52,19 @@ class FederatedData:
             settings, self.dataset, wanted.client_count(), seeds.numpy("partition"), rows=self.private
         )
         self.clients = len(self.partition)
+        self._warn()
+
+    def _warn(self) -> None:
+        """Say what looks odd in the data, and what will not be scored."""
+        for note in self.dataset.notes:
+            log.warning("%s", note)
+        if self._test_set is not None and self.config.evaluate.test_rows != 0:
+            return
+        wanted = self.config.data
+        largest = int(np.diff(self.partition.offsets).max())
+        if data.split_sizes(largest, wanted.validation, wanted.test)[2] == 0:
+            remedy = "set data.test, such as 0.2" if wanted.test == 0 else "no client has more than a row"
+            log.warning("'%s' has no test rows, so nothing will be scored: %s", self.dataset.name, remedy)
 
     def _load(self, given: Any) -> tuple[DataSet, DataSet | None]:
         """The rows to learn from, and the data set's own test split if it has one that can be used."""
@@ -56,7 +72,12 @@ class FederatedData:
         if given is None and wanted.source == GIVEN:
             raise DataError("this run began with data of your own: pass them again as data=…")
         source = wanted.source if given is None else given
-        options: dict[str, Any] = {"image": wanted.image, "label": wanted.label, "size": wanted.size}
+        options: dict[str, Any] = {
+            "image": wanted.image,
+            "label": wanted.label,
+            "drop": wanted.drop,
+            "size": wanted.size,
+        }
         settings = wanted.partition
         if isinstance(settings, data.Natural):
             options["columns"] = (settings.column,)
