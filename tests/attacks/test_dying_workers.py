@@ -240,6 +240,6 @@ def test_the_reason_is_told_when_workers_are_lost_without_end(
     monkeypatch.setattr(rounds, "LOST_WORKERS_ALLOWED", 3)
     run = make_run("local", KilledWhileSaving(set(range(2, 100)), 0))
     with pytest.raises(
-        RunError, match="4 workers were lost in round 2, the last one because a worker died while saving"
+        RunError, match="4 workers were lost in round 1, the last one because a worker died while saving"
     ):
         run.go()
