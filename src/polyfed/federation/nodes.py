@@ -192,7 +192,7 @@ class Client(NodeTensors):
         if "model" in parts:
             state["model"] = learn.weights_of(self.model)
         if "memory" in parts:
-            state["memory"] = _copied(self.memory)
+            state["memory"] = copied(self.memory)
         return state
 
     def restore(self, state: State) -> None:
@@ -299,7 +299,7 @@ class Server(NodeTensors):
 
     def state(self) -> State:
         model = learn.weights_of(self.model) if self.model is not None else {}
-        return {"model": model, "memory": _copied(self.memory)}
+        return {"model": model, "memory": copied(self.memory)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if self.model is not None:
@@ -307,12 +307,12 @@ class Server(NodeTensors):
         self.memory = state["memory"]
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
     """As `copy.deepcopy` of what a memory may hold, in a fifth of its time; it is paid in every step."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, dict):
-        return {name: _copied(item) for name, item in value.items()}
+        return {name: copied(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_copied(item) for item in value]
+        return [copied(item) for item in value]
     return copy.deepcopy(value)

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 Listener = Callable[["Run"], None]
 
-LOST_WORKERS_ALLOWED = 100
+LOST_WORKERS_ALLOWED = 100  # without a round more than ever before
 FAILURES_LOG = "failures.log"
 SAVING_SHARE = 20  # a checkpoint comes after so many times what the last one took, if that is later
 
@@ -50,6 +50,8 @@ class Run:
         self.last: dict[str, Any] | None = None
         self._stopping = False
         self._open = False
+        self._saved_at = time.monotonic()
+        self._pause = self.config.checkpoint_seconds
         self._steps = EvaluationSteps(self.method, federation.scored_outputs)
         self.program = Program(self.method, {evaluation.NAME: self._steps}, Wire(self.config.wire))
         self._reset()
@@ -109,9 +111,7 @@ class Run:
         torch.set_num_threads(self.config.server_threads)
         try:
             self.open()
-            self._rounds(listener)
-            if self.finished:
-                self._conclude()
+            self._through_losses(lambda: self._rounds(listener))
         except OSError as error:
             raise disk_trouble(error, self.path) from error
         finally:
@@ -139,37 +139,52 @@ class Run:
         else:
             self.directory.write_config(self.config.as_file())
             self.engine.restore({})
-            self._commit()
+            self._through_losses(self._commit)
 
-    def _rounds(self, listener: Listener | None) -> None:
-        saved_at = time.monotonic()
-        pause = self.config.checkpoint_seconds
-        lost = 0
-        while not self.finished and not self._stopping:
-            number = self.round
+    def _through_losses(self, phase: Callable[[], None]) -> None:
+        """Do a phase of the run. Whenever a worker is lost with the states in it, go back and do it again."""
+        furthest, lost = self.round, 0
+        while True:
             try:
-                if self.prepared:
-                    self._one_round()
-                else:
-                    self._prepare()
-                due = time.monotonic()
-                if due - saved_at >= pause:
-                    self._commit()
-                    saved_at = time.monotonic()
-                    if pause:  # states of gigabytes: most of the time is for learning
-                        pause = max(self.config.checkpoint_seconds, SAVING_SHARE * (saved_at - due))
+                return phase()
             except WorkerLost as error:
+                if self.round > furthest:
+                    furthest, lost = self.round, 0
                 lost += 1
                 if lost > LOST_WORKERS_ALLOWED:
-                    raise RunError(f"{lost} workers were lost, the last one because {error}") from error
-                logger.warning("%s; going back to round %d", error, self.directory.manifest["round"])
-                self._go_back()
-                continue
+                    raise RunError(
+                        f"{lost} workers were lost in round {furthest + 1}, the last one because {error}"
+                    ) from error
+                logger.warning("%s; going back to round %d", error, self.directory.manifest.get("round", 0))
+                if self.directory.manifest:
+                    self._go_back()
+                else:
+                    self.engine.restore({})
+
+    def _rounds(self, listener: Listener | None) -> None:
+        """The rounds that are left, checkpoints between them, and what is written at the end."""
+        while not self.finished and not self._stopping:
+            number = self.round
+            if self.prepared:
+                self._one_round()
+            else:
+                self._prepare()
+            self._commit_if_due()
             if listener is not None and self.round > number:
                 listener(self)
         manifest = self.directory.manifest
         if (manifest["round"], manifest["prepared"]) != (self.round, self.prepared):
             self._commit()
+        if self.finished:
+            self._conclude()
+
+    def _commit_if_due(self) -> None:
+        due = time.monotonic()
+        if due - self._saved_at >= self._pause:
+            self._commit()
+            if self._pause:  # states of gigabytes: most of the time is for learning
+                took = time.monotonic() - due
+                self._pause = max(self.config.checkpoint_seconds, SAVING_SHARE * took)
 
     def _prepare(self) -> None:
         """What a method does once, before its first round: round 0 of the history."""
@@ -246,6 +261,7 @@ class Run:
             "data": self.federation.fingerprint,
         }
         self.directory.commit(self.round, label, self.server.state(), saved, facts)
+        self._saved_at = time.monotonic()
 
     def _go_back(self) -> None:
         """Be what the last checkpoint was."""
