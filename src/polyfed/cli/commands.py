@@ -11,6 +11,7 @@ from typing import Annotated, Optional
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.table import Table
 
 import polyfed
 from polyfed.cli.progress import follow, follow_grid
@@ -29,7 +30,9 @@ from polyfed.experiments.reproduce import (
     plan_tables,
 )
 from polyfed.report.tables import (
+    compare_further,
     compare_table,
+    confusion_table,
     data_table,
     methods_table,
     models_table,
@@ -104,7 +107,9 @@ def compare(
     directories: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Run directories.")],
 ) -> None:
     """Compare runs in one table."""
-    console.print(compare_table([RunRecord(path) for path in directories]))
+    records = [RunRecord(path) for path in directories]
+    console.print(compare_table(records))
+    _print_any(compare_further(records))
 
 
 @app.command()
@@ -147,6 +152,7 @@ def sweep(
         raise typer.Exit(130) from None
     result = ready.result(failures)
     console.print(result.table())
+    _print_any(result.further_table())
     console.print(f"wrote {', '.join(map(str, ready.write(result)))}", soft_wrap=True, markup=False)
     if failures:
         console.print(f"{len(failures)} of {len(ready.jobs)} runs failed; the same command tries them again")
@@ -288,6 +294,11 @@ def reproduce(
         raise typer.Exit(1)
 
 
+def _print_any(table: Table | None) -> None:
+    if table is not None:
+        console.print(table)
+
+
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
@@ -312,6 +323,7 @@ def _show(path: Path) -> None:
     local = local_run_for(record, siblings(path))
     known = local if local is not None and local.path.resolve() != path.resolve() else None
     console.print(result_table(record, known))
+    _print_any(confusion_table(record))
     if known is None and record.summary["method"] != "local":
         command = f"polyfed run {path}/config.yaml --set method=local --out {path.parent / 'local'}"
         console.print(f"to see the gain over local training: {command}", soft_wrap=True)
