@@ -147,12 +147,11 @@ def sweep(
     try:
         failures = follow_grid(ready.jobs, workers, console)
     except KeyboardInterrupt:
-        console.print(ready.result().table())
+        _show_sweep(ready.result())
         console.print("stopped; the same command goes on", soft_wrap=True)
         raise typer.Exit(130) from None
     result = ready.result(failures)
-    console.print(result.table())
-    _print_any(result.further_table())
+    _show_sweep(result)
     console.print(f"wrote {', '.join(map(str, ready.write(result)))}", soft_wrap=True, markup=False)
     if failures:
         console.print(f"{len(failures)} of {len(ready.jobs)} runs failed; the same command tries them again")
@@ -292,6 +291,11 @@ def reproduce(
     console.print(f"wrote {', '.join(map(str, written))}", soft_wrap=True)
     if failures:
         raise typer.Exit(1)
+
+
+def _show_sweep(result: polyfed.SweepResult) -> None:
+    console.print(result.table())
+    _print_any(result.further_table())
 
 
 def _print_any(table: Table | None) -> None:
