@@ -220,6 +220,24 @@ def test_a_sweep_ends_with_a_table_and_its_exit_code_tells_of_failures(
     assert Path("polyfed-runs/run-sweep/training.lr=0.1/seed-1/summary.json").exists()
 
 
+def test_metrics_and_stages_are_printed_of_a_run_of_runs_and_of_a_sweep(
+    command: Command, run_file: Path
+) -> None:
+    metrics = ("--set", "evaluate.metrics=[auc, confusion]", "--workers", 1)
+    said = command("run", run_file, *metrics, "--out", "one")
+    for shown in (
+        "AUC, own test data (mean / worst)",
+        "trained, own test data",
+        "confusion matrix, own test data",
+    ):
+        assert shown in said.out
+    for words in (("compare", "one"), ("sweep", run_file, *metrics)):
+        said = command(*words)
+        assert said.code == 0
+        assert "AUC, whole test set" in said.out
+        assert "trained, own test data" in said.out
+
+
 def test_unfinished_runs_are_not_compared(command: Command, make_run: Any) -> None:
     run = make_run("local")
     run.go(lambda now: now.stop())

@@ -6,12 +6,19 @@ import logging
 
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.table import Table
 
 PLAIN_WIDTH = 150  # of tables where the output is not a terminal
 
 console = Console()
 if not console.is_terminal:
     console = Console(width=PLAIN_WIDTH)
+
+
+def print_any(table: Table | None) -> None:
+    """Print a table where there is one."""
+    if table is not None:
+        console.print(table)
 
 
 def log_to_screen(*, verbose: bool) -> None:
