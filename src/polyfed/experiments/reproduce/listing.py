@@ -14,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from polyfed.experiments.papers.paper import CurvesFigure, Paper, PaperFigure, PaperTable
+from polyfed.experiments.papers.terms import runs_for
+from polyfed.experiments.reproduce.formats import MISSING, plural
 from polyfed.experiments.reproduce.plan import ReproductionPlan, settings_of, states_of
-from polyfed.experiments.reproduce.tables import MISSING, plural
 
 
 def papers_table(papers: Sequence[Paper]) -> Table:
@@ -36,19 +37,20 @@ def papers_table(papers: Sequence[Paper]) -> Table:
             table.add_row(
                 f"{paper.id}/{key}",
                 escape(item.title),
-                str(len(_runs(paper, item)) or MISSING),
+                str(len(_runs(paper, key, item)) or MISSING),
                 str(claims or MISSING),
                 ", ".join(paper.scales_of(item)),
             )
     return table
 
 
-def _runs(paper: Paper, item: PaperTable | PaperFigure) -> set[tuple[str, str]]:
+def _runs(paper: Paper, key: str, item: PaperTable | PaperFigure) -> set[tuple[str, str]]:
     if not isinstance(item, PaperTable | CurvesFigure):
         return set(item.needed)
-    table = item if isinstance(item, PaperTable) else paper.tables[item.table]
-    rows = table.rows if isinstance(item, PaperTable) else [table.row(key) for key in item.rows]
-    return {run for row in rows for column in table.columns for run in table.runs_for(row, column)}
+    home = key if isinstance(item, PaperTable) else item.table
+    table = paper.tables[home]
+    rows = table.rows if isinstance(item, PaperTable) else [table.row(name) for name in item.rows]
+    return {run for row in rows for column in table.columns for run in runs_for(paper, home, row, column.key)}
 
 
 def paper_details(paper: Paper, width: int) -> Group:
