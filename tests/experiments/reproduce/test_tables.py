@@ -123,13 +123,14 @@ def test_the_chosen_round_is_printed_where_its_mark_is_another(measured: Measure
 
 @pytest.mark.parametrize("name", ["000", "004"])
 def test_at_80_columns_no_line_of_a_claim_is_cut_or_broken(name: str) -> None:
-    lines = printed(claims_list(as_if_measured(name)), 80)
+    lines = printed(claims_list(as_if_measured(name), 80), 80)
     assert max(len(line.rstrip()) for line in lines) <= 80
     assert not any("…" in line for line in lines)
     marked = [line for line in lines if line.strip()[:1] in ("✓", "✗", "‼")]
     assert marked
     assert all("/3 " in f"{line} " for line in marked)
-    assert any(line.split() == ["here", "p", "seeds", "paper"] for line in lines)
+    head = next(line for line in lines if line.split() == ["here", "p", "seeds", "paper"])
+    assert {line.index("/3") + 2 for line in marked} == {head.index("seeds") + len("seeds")}
 
 
 def test_how_many_claims_were_judged_is_said_with_the_marks_and_what_chance_would_show(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.text import Text
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
 
 from polyfed.experiments.papers.numbers import Number, values_of
 from polyfed.experiments.papers.paper import TableColumn, TableRow
@@ -74,8 +75,7 @@ def draw_table(measured: MeasuredTable, path: Path) -> Path | None:
     first.set_yticks(range(len(rows)), [row.name for row in rows])
     first.set_ylim(len(rows) - 0.4, -0.6)
     if measured.table.unit in ("count", "bytes"):
-        first.set_xscale("log")
-        first.xaxis.set_major_formatter(EngFormatter(sep=""))
+        _by_decades(first)
     _lay_out(
         figure,
         _head(figure, heading(measured), first),
@@ -88,6 +88,16 @@ def draw_table(measured: MeasuredTable, path: Path) -> Path | None:
     )
     figure.savefig(path, dpi=150, facecolor="white")
     return path
+
+
+def _by_decades(axes: Axes) -> None:
+    """A logarithmic x axis with whole decades, of which at least one is seen."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    low, high = axes.get_xlim()
+    if high < 10 * low:
+        axes.set_xlim(10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high)))
 
 
 def _laid_out(columns: Sequence[TableColumn]) -> tuple[list[TableColumn], int]:

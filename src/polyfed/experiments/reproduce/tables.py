@@ -58,7 +58,7 @@ def full_report(measured: MeasuredTable, width: int) -> Group:
     """Everything that is printed of a table: its numbers, its claims, what to know when reading them."""
     parts: list[RenderableType] = [Text(heading(measured)), *measured_tables(measured, width)]
     if measured.judgements:
-        parts.append(claims_list(measured))
+        parts.append(claims_list(measured, width))
     return Group(*parts, Text(f"\n{footnotes(measured, width)}"))
 
 

@@ -43,6 +43,8 @@ RULE = (
 )
 EXACTLY = "What was counted, and not measured by runs, needs no test: it is compared exactly."
 HEAD = ("", "", "here", "p", "seeds", "paper")
+HEAD_OF_COUNTED = ("", "", "here", "", "", "paper")
+WHERE = 1  # the place of the table's column in a line
 
 
 class VerdictTexts(NamedTuple):
@@ -162,17 +164,22 @@ def _tally_text(verdicts: Sequence[Verdict]) -> str:
     return f"{judged} of {plural(len(verdicts), 'claim')} judged: {found}{chance}"
 
 
-def claims_list(measured: MeasuredTable) -> Group:
+def claims_list(measured: MeasuredTable, width: int) -> Group:
     """The paper's claims, each with its formula and its mark in every column in which it was judged."""
     parts: list[RenderableType] = [
-        Text("what the paper claims, judged on the numbers measured here", style="italic"),
+        Text(
+            "what the paper claims, judged on the numbers measured here (a claim counts in each of its columns)",
+            style="italic",
+        ),
         *(Text(line) for line in tally_lines(measured)),
     ]
     claims = claims_by_text(measured)
     rows = [[_claim_rows(line) for line in claim.lines] for claim in claims]
     flat = [row for lines in rows for both in lines for row in both]
-    widths = [max(map(len, cells)) for cells in zip(HEAD, *flat, strict=True)]
-    parts.append(_claim_grid([HEAD], widths))
+    head = HEAD if measured.is_run else HEAD_OF_COUNTED
+    widths = [max(map(len, cells)) for cells in zip(head, *flat, strict=True)]
+    widths[WHERE] = min(widths[WHERE], max(12, width - 2 - sum(widths) - 2 * len(widths) + widths[WHERE]))
+    parts.append(_claim_grid([head], widths))
     for (text, said, _), lines in zip(claims, rows, strict=True):
         parts.append(Text(f"\n{text}", style="bold"))
         parts.append(Padding(Text(said, style="dim"), (0, 0, 0, 2)))
@@ -194,17 +201,11 @@ def _verdict_cells(verdict: VerdictTexts, where: str) -> tuple[str, str, str, st
 
 
 def _claim_grid(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> Padding:
-    """Rows whose columns are below those of all other claims; where there is no room, the column's name is folded."""
+    """Rows whose columns are below those of all other claims; a long name of a table's column is folded."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     for place, width in enumerate(widths):
-        folds = place == 1
-        right = "right" if place >= 2 else "left"
         grid.add_column(
-            no_wrap=not folds,
-            min_width=min(width, 12) if folds else width,
-            max_width=width,
-            justify=right,  # type: ignore[arg-type]
-            overflow="fold",
+            width=width, no_wrap=place != WHERE, overflow="fold", justify="right" if place > WHERE else "left"
         )
     for mark, *others in rows:
         style = next((STYLES[name] for name in STYLES if mark.endswith(f" {name}")), "dim")
