@@ -242,7 +242,7 @@ def test_the_example_of_the_documentation_loads(tmp_path: Path) -> None:
     example = text.partition("## Your own table")[2].partition("```yaml\n")[2].partition("```")[0]
     (tmp_path / "mine.yaml").write_text(example)
     plan = plan_reproduction(f"{tmp_path}/mine.yaml/gain", out=tmp_path)
-    assert len(plan.jobs) == 2 * 2 * 2
+    assert len(plan.jobs) == 2 * 2 * 3
     for claim in plan.paper.tables["gain"].claims:
         for place in columns_judged(claim, "gain", plan.paper):
             assert check_printed(claim, "gain", place, find_printed(plan.paper)).holds

@@ -40,6 +40,7 @@ RULE = (
     f" {LEAST_SEEDS} seeds it is not judged. Each claim is tested by itself: of many, some are shown by chance."
     " Here: mean ± spread over seeds. p: of the test that decides, which for contradicted is that of the opposite."
     " Seeds: in how many the claim is true, of how many. Paper: its own number, and whether the claim holds in it."
+    " The chosen round is judged too, and named where its mark is another."
 )
 EXACTLY = "What was counted, and not measured by runs, needs no test: it is compared exactly."
 HEAD = ("", "", "here", "p", "seeds", "paper")
