@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from scipy import stats
 from tests.conftest import Command
 from tests.experiments.conftest import FAKE, Write
 
 from polyfed.cli import commands as cli
 from polyfed.errors import ConfigError
+from polyfed.experiments import papers
 from polyfed.experiments.grid import run_jobs
 from polyfed.experiments.papers.results import Evaluations, RunKey
-from polyfed.experiments.reproduce import plan_reproduction
+from polyfed.experiments.reproduce import papers_table, plan_reproduction
 from polyfed.experiments.reproduce.measured import by_step
 from polyfed.experiments.reproduce.plan import settings_of, states_of
 from polyfed.runs import api
@@ -322,6 +325,14 @@ def test_without_a_table_it_lists_what_can_be_reproduced(command: Command) -> No
     assert "nothing was open" in paper_details
     assert "a slip of the pen" in paper_details
     assert not Path("polyfed-runs").exists()
+
+
+def test_what_can_be_reproduced_is_named_in_full_at_80_columns() -> None:
+    out = io.StringIO()
+    Console(width=80, file=out).print(papers_table([papers.load("004")]))
+    listed = [line.split()[0] for line in out.getvalue().splitlines() if "004/" in line]
+    assert "004/bandwidth-pacs" in listed
+    assert all("…" not in name for name in listed)
 
 
 MISTAKES: dict[str, tuple[tuple[object, ...], str]] = {

@@ -115,6 +115,13 @@ def test_a_claim_has_its_formula_and_in_each_column_mark_mean_p_seeds_and_what_t
     assert any("contradicted" in line and "+2.7 ✗" in line for line in lines[stricter:])
 
 
+def test_a_claim_names_its_column_even_where_a_single_one_is_shown(measured: MeasuredTable) -> None:
+    """Claims are of the whole table: a part of it shows fewer numbers, not fewer claims."""
+    part = dataclasses.replace(measured, columns=measured.columns[:1])
+    lines = printed(full_report(part, 80), 80)
+    assert any("✓ shown" in line and "le = 10, α = 0.1" in line for line in lines)
+
+
 def test_the_chosen_round_is_printed_where_its_mark_is_another(measured: MeasuredTable) -> None:
     lines = printed(full_report(measured, 80), 80)
     other = [line.split() for line in lines if line.strip().startswith(("‼", "✗")) and "chosen round" in line]

@@ -27,7 +27,8 @@ def papers_table(papers: Sequence[Paper]) -> Table:
         title="tables and figures of the papers: polyfed reproduce PAPER/TABLE",
     )
     for name in ("what", "title", "runs per seed", "claims", "scales"):
-        table.add_column(name, justify="right" if name in ("runs per seed", "claims") else "left")
+        number = name in ("runs per seed", "claims")
+        table.add_column(name, justify="right" if number else "left", no_wrap=name == "what")
     for paper in papers:
         table.add_row(
             f"[bold]{paper.id}[/bold]", f"[bold]{escape(paper.title)}[/bold] ({escape(paper.cite)})"

@@ -101,7 +101,7 @@ def formula(what: str, low: float, high: float) -> str:
 
 def claim_line(measured: MeasuredTable, judged: Judgement) -> ClaimLine:
     unit, sign = _unit(measured, judged), len(judged.claim.terms) > 1 and judged.claim.ratio is None
-    several = judged.column is not None and len(measured.columns) > 1
+    several = judged.column is not None and len(measured.table.columns) > 1
     where = (
         measured.paper.column_name(measured.table.column(judged.column)) if several and judged.column else ""
     )
