@@ -15,6 +15,7 @@ from polyfed.learn.losses import (
 )
 from polyfed.learn.projection import project, project_both
 from polyfed.learn.proximal import Proximal
+from polyfed.learn.robust import robust_mean
 from polyfed.learn.stacked import can_stack, can_stack_loss, supervised_together
 from polyfed.learn.statistics import recompute_statistics
 from polyfed.learn.supervision import ExtraLoss, supervised
@@ -67,6 +68,7 @@ __all__ = [
     "project",
     "project_both",
     "recompute_statistics",
+    "robust_mean",
     "score",
     "soften",
     "supervised",
