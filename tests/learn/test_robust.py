@@ -72,11 +72,26 @@ def test_the_radius_is_that_of_the_smallest_ball_that_holds_all_but_the_poisoned
 
 
 def test_points_far_out_in_two_directions_go_in_two_passes() -> None:
-    """Ten at the origin; (9, 0) goes first, then (0, 5): along the first direction the second is not seen."""
-    points = torch.zeros(12, 1, 2, dtype=torch.float64)
-    points[3, 0, 0], points[7, 0, 1] = 9.0, 5.0
-    assert torch.equal(robust_mean(points, 0.2, 0.1), torch.zeros(1, 2, dtype=torch.float64))
-    assert robust_mean(points, 0.1, 0.1).tolist() == [[0.0, pytest.approx(5 / 11)]]  # one may go, not two
+    """Twelve at the origin, (±9, 0) and (0, 5): along the first direction, x, the third lies at 0 and is not seen."""
+    points = torch.zeros(15, 1, 2, dtype=torch.float64)
+    points[3, 0, 0], points[7, 0, 0], points[11, 0, 1] = 9.0, -9.0, 5.0
+    assert robust_mean(points, 0.2, 0.1).tolist() == [[0.0, 0.0]]
+    assert robust_mean(points, 0.14, 0.1).tolist() == [[0.0, pytest.approx(5 / 13)]]  # two may go, not three
+    assert robust_mean(points, 0.1, 0.1).tolist() == [
+        [0.0, pytest.approx(5 / 15)]
+    ]  # one: but which of the two?
+
+
+def test_the_share_that_may_go_is_not_cut_by_rounding() -> None:
+    points = torch.tensor([0.0] * 71 + [1.0] * 29).reshape(100, 1, 1)
+    assert 0.29 * 100 < 29  # in floating point
+    assert first(points, 0.29) == 0
+
+
+@pytest.mark.parametrize("spread", [None, 0.0])
+def test_what_32_bits_cannot_tell_apart_is_no_outlier(spread: float | None) -> None:
+    points = torch.tensor([0.0] * 9 + [1e-7], dtype=torch.float64).reshape(10, 1, 1)
+    assert first(points, 0.2, spread) == pytest.approx(1e-8, rel=1e-6)
 
 
 def test_rows_are_filtered_each_by_itself() -> None:
