@@ -306,10 +306,10 @@ def test_the_demo_ends_with_a_table_how_to_read_it_and_a_picture(command: Comman
 def test_a_second_demo_has_a_folder_of_its_own_and_its_run_file_runs_as_it_is(
     command: Command, tmp_path: Path
 ) -> None:
-    (tmp_path / "polyfed-runs" / "demo").mkdir(parents=True)
-    (tmp_path / "polyfed-runs" / "demo" / "kept.txt").touch()
-    assert "The picture is polyfed-runs/demo-2/demo.png" in command("demo", "--workers", 1).out
-    assert command("run", "polyfed-runs/demo-2/demo.yaml", "--out", "mine", "--workers", 1).code == 0
+    (tmp_path / "[dim]" / "demo").mkdir(parents=True)
+    (tmp_path / "[dim]" / "demo" / "kept.txt").touch()
+    assert "The picture is [dim]/demo-2/demo.png" in command("demo", "--out", "[dim]", "--workers", 1).out
+    assert command("run", "[dim]/demo-2/demo.yaml", "--out", "mine", "--workers", 1).code == 0
 
 
 def test_the_demo_has_no_public_labels_so_that_nobody_can_just_train_on_them() -> None:

@@ -61,7 +61,7 @@ def demo(out: Path, workers: int | None) -> None:
         )
     records = {name: RunRecord(folder / name) for name in METHODS}
     console.print(compare_table(list(records.values())))
-    console.print(_explained(records, folder), soft_wrap=True, highlight=False)
+    console.print(_explained(records, folder), soft_wrap=True, highlight=False, markup=False)
     # Imported only where something is drawn: matplotlib takes half a second of every launch.
     from polyfed.report.comparison import accuracy_and_cost  # noqa: PLC0415
 

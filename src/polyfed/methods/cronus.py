@@ -10,8 +10,9 @@ The robust mean is the filter of Diakonikolas et al. 2017 (`learn/robust.py`): a
 to a row vary most, those go that lie farther from the median than honest ones would. If at most the share `poisoned` of
 a round's answers is bad, the result is within a few times R of the honest mean, R being how far honest answers lie from
 it (3.6 R for a fifth). So where honest clients agree, bad ones cannot change the answer; where they differ as widely as
-their leading classes do, bad ones still can. There is no author code; the paper does not say how R is known: here it is
-measured on every row, or given. `private_training` is there so that first answers mean something.
+their leading classes do, bad ones still can. There is no author code: we take the filter for sub-Gaussian points, which
+supposes that R is known; here it is given, or measured on every row. `private_training` is there so that first answers
+mean something.
 """
 
 from __future__ import annotations
