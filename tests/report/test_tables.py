@@ -23,6 +23,7 @@ from polyfed.report.tables import (
     partition_table,
     percent,
     result_table,
+    signed,
 )
 from polyfed.runs.history import RunRecord
 
@@ -70,6 +71,16 @@ def test_compared_runs_show_accuracy_bytes_and_the_gain_over_local(records: dict
     assert row["sent per client"] == amount((sum(sizes.values()) - sizes["control"]) / 4)
     assert rows["local"]["sent per client"] == "nothing"
     assert rows["local"]["gain own"] == ""
+
+
+def test_a_gain_has_its_sign_and_nothing_is_not_a_loss() -> None:
+    assert [signed(gain) for gain in (0.0123, -0.0123, -0.0004, 0.0, None)] == [
+        "+1.2",
+        "-1.2",
+        "+0.0",
+        "+0.0",
+        "",
+    ]
 
 
 def test_runs_of_other_data_or_models_have_no_gain(records: dict[str, RunRecord]) -> None:

@@ -36,6 +36,20 @@ def amount(size: float) -> str:
     raise AssertionError
 
 
+def sent_words(summary: Mapping[str, Any]) -> str:
+    """What a client sent in a run, for people; where all data are in one place, a client's data are there too."""
+    if pools_data(summary):
+        return "all its data"
+    sent = sent_per_client(summary)
+    return amount(sent) if sent else "nothing"
+
+
+def pools_data(summary: Mapping[str, Any]) -> bool:
+    """Whether the method of a run needs everybody's data in one place; not of one that is not installed here."""
+    kind = registered().get(summary["method"])
+    return kind is not None and Need.ALL_DATA in kind(kind.Settings(), Training()).needs
+
+
 def compare_table(records: Sequence[RunRecord]) -> Table:
     """One row per run: accuracy on a client's own test data and on the whole test set, gain, and cost."""
     table = Table(
@@ -54,7 +68,6 @@ def compare_table(records: Sequence[RunRecord]) -> Table:
         own, whole = last.get("own", {}), last.get("whole", {})
         local = local_run_for(record, list(records))
         gain = record.gain_over(local) if local is not None and local.path != record.path else {}
-        sent = sent_per_client(summary)
         best = f"{percent(chosen.get('own', {}).get('mean'))} ({chosen['round']})" if chosen else "–"
         table.add_row(
             record.path.name,
@@ -65,14 +78,15 @@ def compare_table(records: Sequence[RunRecord]) -> Table:
             signed(gain.get("own")),
             signed(gain.get("whole")),
             best,
-            amount(sent) if sent else "nothing",
+            sent_words(summary),
             f"{summary['seconds']:.1f}",
         )
     return table
 
 
 def signed(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:+.1f}"
+    """In per cent, with its sign; what rounds to zero is +0.0."""
+    return "" if share is None else f"{round(100 * share, 1) + 0.0:+.1f}"
 
 
 def result_table(record: RunRecord, local: RunRecord | None) -> Table:
