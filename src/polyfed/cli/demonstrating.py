@@ -63,7 +63,7 @@ def demo(out: Path, workers: int | None) -> None:
     console.print(compare_table(list(records.values())))
     console.print(_explained(records, folder), soft_wrap=True, highlight=False, markup=False)
     # Imported only where something is drawn: matplotlib takes half a second of every launch.
-    from polyfed.report.comparison import accuracy_and_cost  # noqa: PLC0415
+    from polyfed.report.accuracy_and_cost import accuracy_and_cost  # noqa: PLC0415
 
     caption = CAPTION.format(seed=records["local"].config["seed"])
     accuracy_and_cost({LINES[name]: records[name] for name in LINES}, folder / "demo.png", caption)

@@ -14,7 +14,7 @@ from PIL import Image
 from tests.conftest import SMALL
 
 import polyfed
-from polyfed.report.comparison import accuracy_and_cost
+from polyfed.report.accuracy_and_cost import accuracy_and_cost
 from polyfed.report.tables import amount, sent_words
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import sent_per_client
