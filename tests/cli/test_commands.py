@@ -247,6 +247,11 @@ def test_a_run_leaves_a_figure_unless_it_is_told_not_to(command: Command, run_fi
     assert result_of(Path("drawn")) == result_of(Path("plain"))
 
 
+def test_what_draws_nothing_imports_no_matplotlib() -> None:
+    code = "import sys\nfrom polyfed.cli import running\nsys.exit('matplotlib' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_a_run_whose_figure_cannot_be_written_is_finished_all_the_same(
     command: Command, run_file: Path
 ) -> None:
@@ -281,6 +286,29 @@ def test_a_comparison_is_drawn_where_it_says_and_over_nothing_of_others(
     assert "wrote both.svg" in command("compare", "local", "fedavg", "-o", "both.svg").out
     assert "wrote" not in command("compare", "local", "fedavg", "--no-figure").out
     assert command("compare", "local", "-o", "nowhere/both.png").code == 2
+
+
+def test_runs_without_test_data_are_compared_but_not_drawn(command: Command, tmp_path: Path) -> None:
+    own = (torch.rand(60, 1, 8, 8), torch.arange(60) % 3)
+    settings = {"clients": 2, "test": 0.0, "partition": {"kind": "iid"}}
+    polyfed.run({"rounds": 1, "data": settings}, data=own, out=tmp_path / "untested", workers=1)
+    said = command("compare", "untested")
+    assert said.code == 0
+    assert "no figure was drawn: there is no test data in these runs: nothing to draw" in said.out
+    assert command("compare", "untested", "-o", "it.png").code == 2
+
+
+def test_a_local_run_of_another_length_or_a_damaged_one_beside_a_run_gives_no_gain(
+    command: Command, run_file: Path
+) -> None:
+    words = ("run", run_file, "--workers", 1, "--no-figure")
+    command(*words, "--set", "method=local", "--set", "rounds=2", "--out", "local")
+    command(*words, "--set", "method=local", "--out", "local-2")
+    Path("local-2/summary.json").write_text("{")
+    said = command(*words, "--out", "fedavg")
+    assert said.code == 0
+    assert "gain over local," not in said.out
+    assert "polyfed run fedavg/config.yaml --set method=local --out local-3" in said.out
 
 
 # -- failed clients ------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import typer
 
 from polyfed.cli.progress import follow
 from polyfed.cli.screen import console, say
-from polyfed.errors import describe
+from polyfed.errors import ConfigError, UserError, describe
 from polyfed.report.comparison import Comparison, compare_runs
 from polyfed.report.tables import result_table
 from polyfed.runs import api
@@ -109,7 +109,7 @@ def _as_a_courtesy(draw: Callable[[], Path | None]) -> None:
     try:
         path = draw()
     except Exception as error:
-        say(f"no figure was drawn: {describe(error)}")
+        say(f"no figure was drawn: {error if isinstance(error, UserError) else describe(error)}")
     else:
         if path is not None:
             say(f"wrote {path}")
@@ -126,6 +126,8 @@ def _draw_run(record: RunRecord) -> Path | None:
 def _draw_compared(comparison: Comparison, path: Path) -> Path:
     from polyfed.report.curves import accuracy_curves  # noqa: PLC0415
 
+    if not comparison.measured:
+        raise ConfigError("there is no test data in these runs: nothing to draw")
     return accuracy_curves({name: [record] for name, record in comparison.runs.items()}, path)
 
 

@@ -31,6 +31,11 @@ class Comparison:
         """The numbers of rounds that there are."""
         return {record.summary["rounds"] for record in self.runs.values()}
 
+    @property
+    def measured(self) -> bool:
+        """Whether there is any accuracy to show."""
+        return any({"own", "whole"} & record.summary["last"].keys() for record in self.runs.values())
+
     def table(self) -> FittedTable:
         """One row per run: accuracy on a client's own test data and on the whole test set, gain, and cost."""
         headings = ["rounds"] if len(self.lengths) > 1 else []

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.jupyter import JupyterMixin
 from rich.table import Table
 from rich.text import Text
 
@@ -24,7 +25,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class FittedTable:
+class FittedTable(JupyterMixin):
     """A table of numbers, the most important columns first. No number and no heading is ever cut.
 
     Where there is no room for all columns, the last ones go into a second table below, and so on; each begins with the

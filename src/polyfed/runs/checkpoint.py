@@ -4,7 +4,7 @@
     history.jsonl     one line per evaluation, failures         ledger.jsonl    bytes, one line per round
     states/           clients', server's and shelf's states     states.jsonl    which file is whose
     models/           every final model, plain safetensors      summary.json    the result
-    failures.log      tracebacks of steps that failed, if any
+    failures.log      tracebacks of steps that failed, if any   curves.png      a figure, if the command line ran it
     scratch/          states that do not fit in memory, messages between processes: of no value afterwards
 
 New files are written first; then the manifest is replaced in one rename. It says how long each log was and which

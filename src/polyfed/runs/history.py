@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from polyfed.disk import read_yaml
-from polyfed.errors import CheckpointError
+from polyfed.errors import CheckpointError, UserError
 from polyfed.federation.ledger import Entry, entries
 from polyfed.runs.checkpoint import read_lines, read_manifest
 from polyfed.runs.failures import FailedStep, failed_steps, failure_lines
@@ -114,13 +114,13 @@ def local_run_for(record: RunRecord, among: Iterable[RunRecord]) -> RunRecord | 
 
 
 def siblings(path: Path) -> list[RunRecord]:
-    """The finished runs beside this one."""
+    """The finished runs beside this one. One that was edited or damaged is no affair of this one: it is left out."""
     found = []
     for manifest in sorted(path.resolve().parent.glob("*/manifest.json")):
         try:
             record = RunRecord(manifest.parent)
-        except CheckpointError:
+            if record.finished and record.config and record.summary:
+                found.append(record)
+        except UserError:
             continue
-        if record.finished:
-            found.append(record)
     return found
