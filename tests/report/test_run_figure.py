@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,3 +104,23 @@ def test_names_from_outside_are_labels_and_nothing_else(
     assert max(len(line) for label in labels(names, 40) for line in label.split("\n")) <= 42
     text = accuracy_curves({name: [records["local"]] for name in names}, tmp_path / "c.svg").read_text()
     assert all(f"<!-- {words} -->" in text for words in (" _hidden", r"$a_b$ \frac", "[red]"))
+
+
+class OwnAlone(RunRecord):
+    """A run without a whole test set."""
+
+    @property
+    def evaluations(self) -> list[dict[str, Any]]:
+        lines = super().evaluations
+        return [{**line, "summary": {"own": line["summary"]["own"]}} for line in lines]
+
+
+def test_a_run_that_is_in_one_panel_only_is_in_the_legend_too(
+    records: dict[str, RunRecord], tmp_path: Path
+) -> None:
+    runs: dict[str, list[RunRecord]] = {
+        "whole and own": [records["local"]],
+        "own alone": [OwnAlone(records["fedavg"].path)],
+    }
+    text = accuracy_curves(runs, tmp_path / "c.svg").read_text()
+    assert text.count("<!-- own alone -->") == text.count("<!-- whole and own -->") == 1

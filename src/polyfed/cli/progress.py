@@ -25,7 +25,7 @@ PLAIN_GRID_SECONDS = 15.0
 ONE_LINE = 170  # in a terminal of so many columns all that is known of a run is in one line
 ROUNDS_WIDTH = 19  # `1234/1234 rounds`, with what is between the columns
 GRID_STATUS_WIDTH = 40  # `12/18 runs · 2 failed · 2 h 30 min left`
-WIDE_GRID = 140
+WIDE_GRID = 145
 WIDEST_NAME = 60
 LEAST_BAR = 8
 

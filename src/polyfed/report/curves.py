@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ def accuracy_curves(
         _draw_panel(axes, lines, shown)
         axes.set_title(PANELS[part], fontsize=9.5, color=INK, loc="left")
     all_axes[0].set_ylabel("accuracy in %", fontsize=9, color=INK)
-    _add_legend(figure, all_axes[-1], len(variants) - len(shown), legend)
+    _add_legend(figure, all_axes, len(variants) - len(shown), legend)
     return save(figure, Path(path))
 
 
@@ -125,16 +125,19 @@ def _legend_width(texts: Sequence[str]) -> float:
     return 0.7 + 0.075 * max(len(line) for text in texts for line in text.split("\n"))
 
 
-def _add_legend(figure: Figure, axes: Axes, others: int, title: str | None) -> None:
-    """Beside the panels, the line that ends highest (in the last panel) first."""
-    marks, texts = axes.get_legend_handles_labels()
-    ends = [float(np.asarray(mark.get_ydata())[-1]) for mark in marks if isinstance(mark, Line2D)]
-    order = sorted(range(len(marks)), key=lambda place: -ends[place])
+def _add_legend(figure: Figure, panels: Iterable[Axes], others: int, title: str | None) -> None:
+    """Beside the panels, the line that ends highest (in the last panel in which it is) first."""
+    marks: dict[str, Line2D] = {}
+    for axes in panels:
+        for mark, text in zip(*axes.get_legend_handles_labels(), strict=True):
+            assert isinstance(mark, Line2D)
+            marks[text] = mark
+    order = sorted(marks, key=lambda text: -float(np.asarray(marks[text].get_ydata())[-1]))
     heading = [title] if title else []
     heading += [f"({others} others: grey)"] if others else []
     figure.legend(
-        [marks[place] for place in order],
-        [texts[place] for place in order],
+        [marks[text] for text in order],
+        order,
         title="\n".join(heading) or None,
         loc="outside right center",
         frameon=False,
