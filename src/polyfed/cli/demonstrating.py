@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from polyfed.cli.examples import yaml_text
-from polyfed.cli.running import go
-from polyfed.cli.screen import console
-from polyfed.report.tables import compare_table, percent, sent_words, signed
+from polyfed.cli.running import go, show_comparison
+from polyfed.cli.screen import say
+from polyfed.report.comparison import compare_runs
+from polyfed.report.tables import percent, sent_words, signed
 from polyfed.runs import api
 from polyfed.runs.folders import unused_folder
 from polyfed.runs.history import RunRecord
@@ -55,13 +56,10 @@ def demo(out: Path, workers: int | None) -> None:
     (folder / "demo.yaml").write_text(yaml_text("demo.yaml"))
     for name, settings in METHODS.items():
         overrides = [f"method.name={name}", f"name={name}", *settings]
-        go(
-            api.prepare(folder / "demo.yaml", overrides=overrides, out=folder / name, workers=workers),
-            show=False,
-        )
+        go(api.prepare(folder / "demo.yaml", overrides=overrides, out=folder / name, workers=workers))
     records = {name: RunRecord(folder / name) for name in METHODS}
-    console.print(compare_table(list(records.values())))
-    console.print(_explained(records, folder), soft_wrap=True, highlight=False, markup=False)
+    show_comparison(compare_runs(record.path for record in records.values()))
+    say(_explained(records, folder))
     # Imported only where something is drawn: matplotlib takes half a second of every launch.
     from polyfed.report.accuracy_and_cost import accuracy_and_cost  # noqa: PLC0415
 
