@@ -179,6 +179,7 @@ class Staged(Local):
     """Local training that is looked at in the middle of a round, and a server that does nothing."""
 
     name = "staged"
+    stages = ("after-sharing", "at.home")
 
     @client_step
     def tell(self, me: Client) -> Fields:

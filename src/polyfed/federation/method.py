@@ -162,6 +162,10 @@ class StepOwner:
     an error. May be a property, where it depends on settings."""
     tells: ClassVar[Mapping[str, Kind]] = {}
     """The kinds of what the server sends, for the ledger (default: as in `sends`, else control)."""
+    stages: ClassVar[Sequence[str]] = ()
+    """The stages of a round at which clients measure their models (`me.measure`), in their order."""
+    notes: ClassVar[Sequence[str]] = ()
+    """The names under which clients note numbers (`me.note`), beside `local-loss`."""
 
     def kinds_up(self) -> dict[str, Kind]:
         return kinds_of(self.sends)

@@ -64,6 +64,7 @@ class FedAvg(Method):
 
     name = "fedavg"
     summary = "the mean of the clients' weights (McMahan et al. 2017)"
+    stages = ("trained",)
     single_replies = False
     sends: ClassVar = {
         "weights": LikeWeights("weights"),
