@@ -20,14 +20,14 @@ def run(file: Path, overrides: Sequence[str], out: Path | None, workers: int | N
     go(api.prepare(file, overrides=overrides, out=out, workers=workers, engine=engine))
 
 
-def resume(directory: Path, workers: int | None, engine: str) -> None:
-    """Go on with a run; show the result of one that has finished."""
+def resume(directory: Path, rounds: int | None, workers: int | None, engine: str) -> None:
+    """Go on with a run, to so many rounds in all; show the result of one that has finished."""
     record = RunRecord(directory)
-    if record.finished:
+    if record.finished and rounds in (None, record.summary["rounds"]):
         console.print(f"{directory} has finished already.")
         _show(directory)
     else:
-        go(api.reopen(directory, workers=workers, engine=engine))
+        go(api.reopen(directory, workers=workers, engine=engine, rounds=rounds))
 
 
 def compare(directories: Sequence[Path]) -> None:

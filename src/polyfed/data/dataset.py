@@ -37,6 +37,8 @@ class DataSet:
     mean, std: normalisation constants of the training split, per channel (in 0..1) or per feature.
     fingerprint: a digest of all of the above, the same on every machine.
     first_class: the number that the first class has (see `with_labels_from`).
+    features: the names of the columns that inputs N×F were made from, in their order; none for images and arrays.
+    label_column: the name of the column that the labels were in; none where they were in no table.
     """
 
     name: str
@@ -49,6 +51,8 @@ class DataSet:
     columns: dict[str, Ints] = field(default_factory=dict)
     column_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     first_class: int = 0
+    features: tuple[str, ...] = ()
+    label_column: str | None = None
 
     def __len__(self) -> int:
         return len(self.inputs)

@@ -27,7 +27,7 @@ from polyfed.errors import DataError
 
 log = logging.getLogger(__name__)
 
-_VERSION = 1  # part of every key: raise it when the same source would be decoded differently
+_VERSION = 2  # part of every key: raise it when the same source would be decoded or kept differently
 _DAY = 24 * 3600.0
 _CHUNK = 4096  # rows looked at together, so that a set larger than memory passes through
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError)
@@ -65,6 +65,8 @@ class Draft:
     column_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    features: tuple[str, ...] = ()
+    label_column: str | None = None
 
 
 def cache_root(cache_dir: Path | str | None = None) -> Path:
@@ -115,6 +117,8 @@ def stored_rows(
             data.column_names,
             data.mean,
             data.std,
+            data.features,
+            data.label_column,
         )
 
     return stored({"of": data.fingerprint, "name": data.name, **key}, build, cache_dir)
@@ -138,6 +142,8 @@ def open_stored(folder: Path) -> StoredDataSet:
             fingerprint=facts["fingerprint"],
             columns={name: _map(folder / file) for name, file in columns.items()},
             column_names={name: tuple(words) for name, words in facts["column_names"].items()},
+            features=tuple(facts.get("features", ())),
+            label_column=facts["label_column"],
             folder=folder,
         )
     except _UNREADABLE as error:
@@ -167,6 +173,8 @@ def in_memory(draft: Draft) -> DataSet:
         fingerprint=facts["fingerprint"],
         columns=draft.columns,
         column_names=draft.column_names,
+        features=draft.features,
+        label_column=draft.label_column,
     )
 
 
@@ -219,6 +227,8 @@ def _facts(draft: Draft) -> dict[str, Any]:
         "mean": list(mean),
         "std": list(std),
     }
+    if draft.features:
+        facts["features"] = list(draft.features)
     digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16)
     arrays = {"inputs": draft.inputs, "labels": draft.labels} | draft.columns
     for name, array in arrays.items():
@@ -228,6 +238,7 @@ def _facts(draft: Draft) -> dict[str, Any]:
         for start in range(0, len(array), _CHUNK):
             digest.update(np.ascontiguousarray(array[start : start + _CHUNK]).data)
     facts |= {"name": draft.name, "labelled": draft.labels is not None, "fingerprint": digest.hexdigest()}
+    facts["label_column"] = draft.label_column
     return facts
 
 

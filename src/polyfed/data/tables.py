@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,35 @@ def read_table(
         raise DataError(f"{paths[0]} cannot be read as a table: {reason}") from error
 
 
+def read_columns(path: Path, wanted: Sequence[str], also: str | None = None) -> dict[str, Array]:
+    """Columns of a table by their names, wherever they stand in it, and one more where it exists."""
+    with _as_table(path):
+        table = _Table(_open_table([path]), path.parent, str(path), Reading())
+        names = [*wanted, *([also] if also in table.names else [])]
+        return {name: table._values(name) for name in names if name in table.names}
+
+
+def read_encoded_images(
+    path: Path, column: str | None, also: str | None = None
+) -> tuple[list[bytes | Path], Array | None]:
+    """The images of a table, not decoded yet, and the values of one more column where it exists."""
+    with _as_table(path):
+        table = _Table(_open_table([path]), path.parent, str(path), Reading(image=column))
+        found = table._image_column()
+        if found is None:
+            raise DataError(f"{path} has no column of images: it has {', '.join(table.names)}")
+        return list(table._images(found)), table._values(also) if also in table.names else None
+
+
+@contextmanager
+def _as_table(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0].rsplit(": ", 1)[-1]
+        raise DataError(f"{path} cannot be read as a table: {reason}") from error
+
+
 def _open_table(paths: Sequence[Path]) -> Any:
     if paths[0].suffix.lower() == ".csv":
         return pyarrow.dataset.dataset(pyarrow.csv.read_csv(paths[0]))
@@ -63,8 +93,9 @@ class _Table:
         label, image = self._label_column(), self._image_column()
         further = [self._known(column) for column in self.reading.columns]
         further += [c for c in self.reading.optional if c in self.names and c not in further]
+        features: tuple[str, ...] = ()
         if image is None:
-            inputs = self._features(without={label, *further})
+            inputs, features = self._features(without={label, *further})
         else:
             inputs = decode_all(
                 lambda: self._images(image),
@@ -76,7 +107,7 @@ class _Table:
                 transposed=self.reading.transposed,
             )
         labels, classes = self._labels(label, train)
-        draft = Draft(self.name, inputs, labels, classes)
+        draft = Draft(self.name, inputs, labels, classes, features=features, label_column=label)
         for column in further:
             known = train.column_names.get(column, ()) if train else ()
             draft.columns[column], draft.column_names[column] = encode_column(self._values(column), known)
@@ -129,7 +160,7 @@ class _Table:
                 else:
                     raise DataError(f"{self.name}: column '{column}' has a row without an image")
 
-    def _features(self, without: set[str | None]) -> Array:
+    def _features(self, without: set[str | None]) -> tuple[Array, tuple[str, ...]]:
         names = [name for name in self.names if name not in without]
         texts = [name for name in names if not _is_number(self.table.schema.field(name).type)]
         if texts:
@@ -139,7 +170,8 @@ class _Table:
             )
         if not names:
             raise DataError(f"{self.name}: there is no column besides {', '.join(self.names)} to learn from")
-        return check_features(np.stack([self._values(name) for name in names], axis=1), self.name)
+        values = np.stack([self._values(name) for name in names], axis=1)
+        return check_features(values, self.name), tuple(names)
 
     def _values(self, column: str) -> Array:
         values = self.table.to_table(columns=[column]).column(0)

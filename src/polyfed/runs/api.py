@@ -23,8 +23,17 @@ from polyfed.runs.config import RunConfig, read_config
 from polyfed.runs.folders import RUNS_FOLDER, unused_folder
 from polyfed.runs.rounds import Listener, Run
 from polyfed.runs.setup import Simulation
+from polyfed.runs.trained import TrainedModel, as_trained
 
 Models = Mapping[str, ModelMaker] | Sequence[ModelMaker]
+
+
+class OwnModelError(ConfigError):
+    """A model whose architecture is the user's own was asked for without a function that makes it."""
+
+    def __init__(self, architecture: str) -> None:
+        super().__init__(f"'{architecture}' is a model of your own: pass make=…")
+        self.architecture = architecture
 
 
 class SimulatedRun(Run):
@@ -108,9 +117,15 @@ def resume(
     workers: int | None = None,
     engine: str = AUTO,
     listener: Listener | None = None,
+    rounds: int | None = None,
 ) -> SimulatedRun:
-    """Go on with a run that was stopped or killed. Own data and models must be given again."""
-    return _finish(reopen(path, data=data, models=models, workers=workers, engine=engine), listener)
+    """Go on with a run that was stopped or killed, or has finished and is to have more rounds.
+
+    data, models: the user's own must be given again; models are told apart by their names.
+    rounds: go on to so many rounds in all; the result is that of a run which had so many from the start.
+    """
+    ready = reopen(path, data=data, models=models, workers=workers, engine=engine, rounds=rounds)
+    return _finish(ready, listener)
 
 
 def reopen(
@@ -120,13 +135,18 @@ def reopen(
     models: Models | None = None,
     workers: int | None = None,
     engine: str = AUTO,
+    rounds: int | None = None,
 ) -> SimulatedRun:
-    """A run that was stopped or killed, ready to `go()` on."""
+    """A run that was stopped or killed, or is to have more rounds, ready to `go()` on: see `resume`."""
     folder = Path(path)
-    read_manifest(folder)
+    done = read_manifest(folder)["round"]
     checked = read_config(folder / "config.yaml")
+    if rounds is not None and rounds != checked.rounds:
+        if rounds <= done:
+            raise ConfigError(f"{folder} has done {done} rounds already: give more than {done}")
+        checked = checked.model_copy(update={"rounds": rounds})
     given = _named(models)
-    for name in _names_of_models(checked):
+    for name in checked.models.all_names():
         if not known_models.is_known(name) and name not in (given or {}):
             raise ConfigError(f"'{name}' is a model of your own: pass it again as models=…")
     federation = Simulation(checked, data, given)
@@ -134,8 +154,12 @@ def reopen(
     return SimulatedRun(federation, ready, RunDirectory(folder, new=False))
 
 
-def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None = None) -> nn.Module:
+def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None = None) -> TrainedModel:
     """A final model of a finished run: `load_model(dir, "client-3")`, by the client's name, or "server".
+
+        model = polyfed.load_model("polyfed-runs/run", "north")
+        model.predict("new.csv").classes  # raw rows or images, as they come
+        model(x)                          # logits of inputs that are normalised already
 
     make: makes the model, where its architecture is the user's own.
     """
@@ -152,10 +176,10 @@ def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None
             facts["architecture"], tuple(facts["shape"]), facts["outputs"], norm=facts["norm"]
         )
     else:
-        raise ConfigError(f"'{facts['architecture']}' is a model of your own: pass make=…")
+        raise OwnModelError(facts["architecture"])
     learn.load_weights(model, safetensors.torch.load_file(file))
     model.eval()
-    return model
+    return as_trained(model, folder)
 
 
 def _shared_model(folder: Path, name: str) -> Path:
@@ -186,11 +210,6 @@ def _named(given: Models | None) -> dict[str, ModelMaker] | None:
     if len(set(names)) < len(names):
         names = [f"{name}-{place}" for place, name in enumerate(names)]
     return dict(zip(names, given, strict=True))
-
-
-def _names_of_models(config: RunConfig) -> list[str]:
-    wanted = config.models
-    return [*wanted.names, *wanted.clients.values(), *([wanted.server] if wanted.server else [])]
 
 
 def _finish(run: SimulatedRun, listener: Listener | None) -> SimulatedRun:

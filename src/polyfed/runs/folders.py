@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from polyfed import disk
 from polyfed.errors import ConfigError
-from polyfed.runs.checkpoint import read_manifest
+from polyfed.runs.checkpoint import DESCRIPTION, read_manifest
 from polyfed.runs.config import RunConfig, read_config
 from polyfed.runs.keys import flatten
 
@@ -24,6 +24,7 @@ MADE_BEFORE_A_CHECKPOINT = MADE_FIRST | {
     disk.LOCK,
     "scratch",
     "config.yaml",
+    DESCRIPTION,
     "history.jsonl",
     "ledger.jsonl",
     "states.jsonl",
