@@ -14,11 +14,12 @@ from torch import nn
 from polyfed import learn
 from polyfed import models as known_models
 from polyfed.engines import AUTO, make_engine
-from polyfed.errors import CheckpointError, ConfigError
+from polyfed.errors import CheckpointError, ConfigError, nearest
 from polyfed.federation.message import METADATA_KEY
 from polyfed.federation.roster import Names
 from polyfed.runs.architectures import ModelMaker
 from polyfed.runs.checkpoint import RunDirectory, read_manifest
+from polyfed.runs.config import Models as ModelsSection
 from polyfed.runs.config import RunConfig, read_config
 from polyfed.runs.folders import RUNS_FOLDER, unused_folder
 from polyfed.runs.rounds import Listener, Run
@@ -26,6 +27,8 @@ from polyfed.runs.setup import Simulation
 from polyfed.runs.trained import TrainedModel, as_trained
 
 Models = Mapping[str, ModelMaker] | Sequence[ModelMaker]
+
+FEW_NAMES = 50  # listed in a message; of more clients only the first and the last
 
 
 class OwnModelError(ConfigError):
@@ -74,7 +77,7 @@ def prepare_checked(
     models: Models | None = None,
 ) -> SimulatedRun:
     """A run of a config that was checked before, ready to `go()`."""
-    federation = Simulation(config, data, _named(models))
+    federation = Simulation(config, data, by_name(models))
     path = Path(out) if out is not None else unused_folder(RUNS_FOLDER / config.name)
     ready = make_engine(engine, workers, config.timeout)
     return SimulatedRun(federation, ready, RunDirectory(path, new=True))
@@ -145,10 +148,8 @@ def reopen(
         if rounds <= done:
             raise ConfigError(f"{folder} has done {done} rounds already: give more than {done}")
         checked = checked.model_copy(update={"rounds": rounds})
-    given = _named(models)
-    for name in checked.models.all_names():
-        if not known_models.is_known(name) and name not in (given or {}):
-            raise ConfigError(f"'{name}' is a model of your own: pass it again as models=…")
+    given = by_name(models)
+    _check_given_again(checked.models, given or {})
     federation = Simulation(checked, data, given)
     ready = make_engine(engine, workers, checked.timeout)
     return SimulatedRun(federation, ready, RunDirectory(folder, new=False))
@@ -182,6 +183,17 @@ def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None
     return as_trained(model, folder)
 
 
+def _check_given_again(wanted: ModelsSection, given: Mapping[str, ModelMaker]) -> None:
+    """A run's own models are told apart by their names: all of them must be there, and no others."""
+    names = wanted.all_names()
+    for name in names:
+        if name not in given and (name in wanted.own or not known_models.is_known(name)):
+            raise ConfigError(f"'{name}' is a model of your own: pass it again as models=…")
+    for name in given:
+        if name not in names:
+            raise ConfigError(f"models=…: '{name}' is no model of this run: {nearest(name, names)}")
+
+
 def _shared_model(folder: Path, name: str) -> Path:
     """The model that a client shares with the others of its architecture."""
     read_manifest(folder)
@@ -191,7 +203,8 @@ def _shared_model(folder: Path, name: str) -> Path:
     shared = json.loads(clients.read_text())
     names = Names(len(shared["which"]), shared.get("names"))
     if name not in names:
-        known_names = f"{names[0]} to {names[len(names) - 1]}" if names.given is None else ", ".join(names)
+        few = names.given is not None and len(names) <= FEW_NAMES
+        known_names = ", ".join(names) if few else f"{names[0]} to {names[len(names) - 1]}"
         raise CheckpointError(f"no final model '{name}' in {folder}: use {known_names}")
     architecture = shared["architectures"][shared["which"][names.index(name)]]
     file = folder / "models" / f"{architecture}.safetensors"
@@ -200,7 +213,8 @@ def _shared_model(folder: Path, name: str) -> Path:
     return file
 
 
-def _named(given: Models | None) -> dict[str, ModelMaker] | None:
+def by_name(given: Models | None) -> dict[str, ModelMaker] | None:
+    """The user's own models by name; those of a list are called by the functions or classes that they are."""
     if given is None:
         return None
     if isinstance(given, Mapping):
