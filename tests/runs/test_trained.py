@@ -167,6 +167,7 @@ def mistakes() -> dict[str, tuple[Columns, list[str], str]]:
             TRAINED_ON,
             "column 'dose': a number is missing (NaN) or infinite in row 1",
         ),
+        "no rows": ({name: new[name][:0] for name in new}, TRAINED_ON, "new.csv: there are no rows in it"),
         "words": (words, TRAINED_ON, "column 'age': there must be a number in every row, not text"),
     }
 
@@ -191,6 +192,13 @@ def test_arrays_of_a_wrong_shape_or_with_nan_are_refused(clinics: Path) -> None:
         (np.ones(3), "inputs are 3, but"),
         (np.array([[1, 2, 3], [1, np.nan, 3]]), r"in row 1, column 'dose'"),
         (np.ones((0, 3)), "no rows"),
+        ((np.ones((2, 3)), np.array(["ill"])), "2 rows, but 1 labels"),
+        (
+            {"income": [1, 2], "dose": [1, 2, 3], "age": [1, 2]},
+            "column 'dose': 3 values, not one for each of 2 rows",
+        ),
+        ({"income": [1, 2], "dose": [[1], [2]], "age": [1, 2]}, "column 'dose': 2×1 values"),
+        ({"income": [], "dose": [], "age": []}, "no rows"),
     ):
         with pytest.raises(DataError, match=message):
             model.predict(rows)

@@ -161,7 +161,13 @@ def _from_columns(columns: Mapping[str, Array], form: InputForm, where: str) -> 
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         known = ", ".join(form.features[:_FEW_NAMES]) + (" …" if len(form.features) > _FEW_NAMES else "")
         raise DataError(f"{where} has no column '{missing[0]}'{more}: the model was trained on {known}")
+    count = columns[form.features[0]].size
+    _check_some(count, where)
     for name in form.features:
+        if columns[name].shape != (count,):
+            raise DataError(
+                f"{where}, column '{name}': {_shown(columns[name])} values, not one for each of {count} rows"
+            )
         _check_numbers(columns[name], f"{where}, column '{name}'", lambda at: f"row {at[0]}")
     values = np.stack([columns[name] for name in form.features], axis=1)
     return _rows(check_features(values, where), form, labels=columns.get(form.label or ""))
@@ -189,15 +195,19 @@ def _from_images(
     images: Sequence[bytes | Path], names: Sequence[str], labels: Any, form: InputForm
 ) -> NewRows:
     if not (form.is_image and form.scaled and form.mode):
-        raise DataError(f"{names[0]} is an image, but the model takes {form.told()}: give an array of these")
+        raise DataError(
+            f"{names[0] if names else 'this'} is an image, but the model takes {form.told()}: give an array of these"
+        )
+    _check_some(len(images), "the new data")
     height, width, _ = form.shape
     pixels = [decode_image(image, form.mode, (height, width)) for image in images]
     return _rows(np.stack(pixels), form, names, labels)
 
 
 def _rows(inputs: Array, form: InputForm, names: Sequence[str] | None = None, labels: Any = None) -> NewRows:
-    if len(inputs) == 0:
-        raise DataError("there are no rows in the new data")
+    _check_some(len(inputs), "the new data")
+    if labels is not None and len(labels) != len(inputs):
+        raise DataError(f"{len(inputs)} rows, but {len(labels)} labels: one for each row is needed")
     data = in_memory(Draft("new rows", inputs, None, (), mean=form.mean, std=form.std))
     words = None if labels is None else [_class_of(value, form.classes) for value in labels]
     return NewRows(data, names or [str(row) for row in range(len(inputs))], words)
@@ -212,6 +222,11 @@ def _class_of(value: object, classes: Sequence[str]) -> str | None:
     if str(value) in classes:
         return str(value)
     return classes[value] if isinstance(value, int) and 0 <= value < len(classes) else None
+
+
+def _check_some(count: int, where: str) -> None:
+    if count == 0:
+        raise DataError(f"{where}: there are no rows in it")
 
 
 def _check_numbers(values: Array, where: str, place: Callable[[Array], str]) -> None:
