@@ -390,6 +390,19 @@ class Odd(nn.Module):
         return self.predict(x)
 
 
+class Odder(nn.Module):
+    """One whose layers are called so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.predict = nn.Flatten()
+        self.classes = nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.classes(self.predict(x))
+        return logits
+
+
 def linear() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
@@ -417,6 +430,9 @@ def test_a_model_keeps_what_it_has_of_its_own(small: dict[str, Any], tmp_path: P
     model = polyfed.load_model(done.path, "client-0", make=Odd)
     assert model(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
     assert model.classes == 10  # type: ignore[comparison-overlap]
+    done = polyfed.run(small, models={"odder": Odder}, out=tmp_path / "other", workers=1)
+    odder = polyfed.load_model(done.path, "client-0", make=Odder)
+    assert odder(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
 
 
 def test_a_loaded_model_is_a_module_as_before_and_can_be_copied_and_pickled(clinics: Path) -> None:

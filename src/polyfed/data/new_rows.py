@@ -214,14 +214,15 @@ def _rows(inputs: Array, form: InputForm, names: Sequence[str] | None = None, la
 
 
 def _class_of(value: object, classes: Sequence[str]) -> str | None:
-    """The class that a label means: by its word, else by its number; None if training did not know it."""
+    """The class that a label means: by its word; by its number, if words are not numbers; None if it is not known."""
     if isinstance(value, np.generic | torch.Tensor):
         value = value.item()
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if str(value) in classes:
         return str(value)
-    return classes[value] if isinstance(value, int) and 0 <= value < len(classes) else None
+    numbers = all(word.lstrip("-").isdecimal() for word in classes)
+    return classes[value] if not numbers and isinstance(value, int) and 0 <= value < len(classes) else None
 
 
 def _check_some(count: int, where: str) -> None:

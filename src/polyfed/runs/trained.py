@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +49,8 @@ class Predictions:
 class TrainedModel(nn.Module):
     """A model that was read from a run directory: a module as any other that can also predict from raw data.
 
-    What it is called with must be normalised already; `predict` takes data as they come.
+    What it is called with must be normalised already; `predict` takes data as they come. Where a model has attributes
+    of these names itself, those stay.
     """
 
     polyfed_run: Path
@@ -72,6 +73,9 @@ class TrainedModel(nn.Module):
 
 def as_trained(model: nn.Module, run: Path) -> TrainedModel:
     """The same model with what `TrainedModel` adds; attributes and methods of its own stay as they are."""
+    layers = (*model.named_children(), *model.named_parameters(), *model.named_buffers())
+    if {name for name, _ in layers} & {"classes", "predict"}:  # a class's attributes would hide these
+        return cast("TrainedModel", model)
     model.__class__ = _trained_kind(type(model))
     model.polyfed_run = run.absolute()  # type: ignore[assignment]
     assert isinstance(model, TrainedModel)
@@ -84,8 +88,9 @@ def predict(model: nn.Module, form: InputForm, rows: Any) -> Predictions:
     The answer is one of the private classes: outputs that stand for a public set's classes only served to learn.
     """
     new = read_new_rows(rows, form)
-    x = new.inputs(models.memory_format(model))
-    logits = learn.predict(model, x)[:, : len(form.classes)]
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    x = new.inputs(models.memory_format(model)).to(device)
+    logits = learn.predict(model, x)[:, : len(form.classes)].cpu()
     classes = [form.classes[place] for place in logits.argmax(dim=1).tolist()]
     probabilities = torch.softmax(logits, dim=1).numpy()
     return Predictions(classes, probabilities, form.classes, new.names, new.labels)
