@@ -62,6 +62,10 @@ def run(
 @app.command()
 def resume(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
+    rounds: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Go on to so many rounds in all, also if the run has finished."),
+    ] = None,
     workers: Workers = None,
     engine: EngineName = "auto",
     no_figure: NoFigure = False,
@@ -69,7 +73,36 @@ def resume(
     """Go on with a run that was stopped or killed; the result is the same, bit for bit."""
     from polyfed.cli import running
 
-    running.resume(directory, workers, engine, figure=not no_figure)
+    running.resume(directory, rounds, workers, engine, figure=not no_figure)
+
+
+@app.command()
+def predict(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a finished run.")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATA",
+            help="A CSV or parquet table with the columns of training, an .npz file, an image, or a folder of images.",
+        ),
+    ],
+    client: Annotated[str, typer.Option(help="Whose model: a client's name, or server.")],
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="The CSV file to write; printed by default."),
+    ] = None,
+) -> None:
+    """Apply a trained model to new data: the class of each row and the probability of each class.
+
+    Data are given as they come; columns are found by their names, and normalised as in training. Where the data have
+    the label column too, the accuracy is printed.
+
+    \b
+    polyfed predict polyfed-runs/run --client north new.csv --out predictions.csv
+    """
+    from polyfed.cli import predicting
+
+    predicting.predict_rows(directory, source, client, out)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from polyfed.data import augment
 from polyfed.data.dataset import DataSet, Rows
 from polyfed.data.named import whereabouts
+from polyfed.data.new_rows import InputForm, read_new_rows
 from polyfed.data.partition import (
     Dirichlet,
     Natural,
@@ -18,6 +19,7 @@ from polyfed.data.splits import split_client, split_sizes
 __all__ = [
     "DataSet",
     "Dirichlet",
+    "InputForm",
     "Natural",
     "PartitionSettings",
     "PublicSettings",
@@ -30,6 +32,7 @@ __all__ = [
     "make_partition",
     "make_public",
     "prepare",
+    "read_new_rows",
     "split_client",
     "split_sizes",
     "whereabouts",

@@ -17,8 +17,9 @@ from polyfed.federation.method import Need, registered
 from polyfed.learn import CONFUSION, Training
 from polyfed.report.measures import PARTS, Measure, further_measures, worst_metrics
 from polyfed.runs.history import RunRecord
-from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound, sent_per_client
+from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound, accuracy, sent_per_client
 
+MOST_NAMED = 20  # clients in the table of a run's result
 MOST_CLIENTS = 50  # listed by `partition`; the others are only counted
 MOST_CLASSES = 20  # of a confusion matrix that is printed
 
@@ -82,6 +83,9 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
         for part, gain in record.gain_over(local).items():
             table.add_row(escape(f"gain over {local.path.resolve().name}, {part}"), signed(gain))
     for name, scores in summary["last"]["architectures"].items():
+        shown = " / ".join(percent(scores[part]) for part in ("own", "whole") if part in scores)
+        table.add_row(escape(f"{name} (own / whole)"), shown or "–")
+    for name, scores in _named_clients(record):
         shown = " / ".join(percent(scores[part]) for part in ("own", "whole") if part in scores)
         table.add_row(escape(f"{name} (own / whole)"), shown or "–")
     for direction in ("up", "down"):
@@ -191,6 +195,19 @@ def confusion_table(record: RunRecord) -> Table | None:
     return table
 
 
+def _named_clients(record: RunRecord) -> list[tuple[str, dict[str, float]]]:
+    """The last accuracies of clients that have names of their own, if they are few."""
+    names = record.client_names
+    if names is None or len(names) > MOST_NAMED:
+        return []
+    clients = record.evaluations[-1]["clients"]
+    return [
+        (name, {part: accuracy(score) for part, score in clients[name].items() if part in ("own", "whole")})
+        for name in names
+        if name in clients
+    ]
+
+
 def methods_table() -> Table:
     """What every method needs and sends, from its own declarations."""
     table = Table(box=box.SIMPLE_HEAD, title_justify="left", title="methods, from what each declares")
@@ -264,8 +281,16 @@ def data_table() -> Table:
     return table
 
 
-def partition_table(counts: np.ndarray[Any, Any], classes: Sequence[str], names: Sequence[str]) -> Table:
-    """Who holds how many samples of which class."""
+def partition_table(
+    counts: np.ndarray[Any, Any],
+    classes: Sequence[str],
+    models: Sequence[str],
+    clients: Sequence[str] | None = None,
+) -> Table:
+    """Who holds how many samples of which class.
+
+    models, clients: each client's model, and its name; its number where names are not given.
+    """
     table = Table(
         box=box.SIMPLE_HEAD, title_justify="left", title=f"{len(counts)} clients, {counts.sum()} samples"
     )
@@ -280,7 +305,8 @@ def partition_table(counts: np.ndarray[Any, Any], classes: Sequence[str], names:
             if few
             else [f"{percent(row.max() / row.sum())} %"]
         )
-        table.add_row(str(index), names[index], str(row.sum()), str((row > 0).sum()), *held)
+        name = str(index) if clients is None else clients[index]
+        table.add_row(name, models[index], str(row.sum()), str((row > 0).sum()), *held)
     if len(counts) > MOST_CLIENTS:
         table.add_row("…", f"{len(counts) - MOST_CLIENTS} more")
     return table

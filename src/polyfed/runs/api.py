@@ -15,18 +15,30 @@ from torch import nn
 from polyfed import learn
 from polyfed import models as known_models
 from polyfed.engines import AUTO, make_engine
-from polyfed.errors import CheckpointError, ClientFailure, ConfigError
+from polyfed.errors import CheckpointError, ClientFailure, ConfigError, nearest
 from polyfed.federation.message import METADATA_KEY
 from polyfed.federation.roster import Names
 from polyfed.runs.architectures import ModelMaker
 from polyfed.runs.checkpoint import RunDirectory, read_lines, read_manifest
+from polyfed.runs.config import Models as ModelsSection
 from polyfed.runs.config import RunConfig, read_config
 from polyfed.runs.failures import failed_steps, failures_in_a_line
 from polyfed.runs.folders import RUNS_FOLDER, delete_run, unused_folder
 from polyfed.runs.rounds import Listener, Run
 from polyfed.runs.setup import Simulation
+from polyfed.runs.trained import TrainedModel, as_trained
 
 Models = Mapping[str, ModelMaker] | Sequence[ModelMaker]
+
+FEW_NAMES = 50  # listed in a message; of more clients only the first and the last
+
+
+class OwnModelError(ConfigError):
+    """A model whose architecture is the user's own was asked for without a function that makes it."""
+
+    def __init__(self, architecture: str) -> None:
+        super().__init__(f"'{architecture}' is a model of your own: pass make=…")
+        self.architecture = architecture
 
 
 class SimulatedRun(Run):
@@ -69,7 +81,7 @@ def prepare_checked(
     overwrite: bool = False,
 ) -> SimulatedRun:
     """A run of a config that was checked before, ready to `go()`."""
-    federation = Simulation(config, data, _named(models))
+    federation = Simulation(config, data, by_name(models))
     ready = make_engine(engine, workers, config.timeout)
     path = Path(out) if out is not None else RUNS_FOLDER / config.name
     if overwrite:
@@ -127,9 +139,15 @@ def resume(
     workers: int | None = None,
     engine: str = AUTO,
     listener: Listener | None = None,
+    rounds: int | None = None,
 ) -> SimulatedRun:
-    """Go on with a run that was stopped or killed. Own data and models must be given again."""
-    return _finish(reopen(path, data=data, models=models, workers=workers, engine=engine), listener)
+    """Go on with a run that was stopped or killed, or has finished and is to have more rounds.
+
+    data, models: the user's own must be given again; models are told apart by their names.
+    rounds: go on to so many rounds in all; the result is that of a run which had so many from the start.
+    """
+    ready = reopen(path, data=data, models=models, workers=workers, engine=engine, rounds=rounds)
+    return _finish(ready, listener)
 
 
 def reopen(
@@ -139,22 +157,29 @@ def reopen(
     models: Models | None = None,
     workers: int | None = None,
     engine: str = AUTO,
+    rounds: int | None = None,
 ) -> SimulatedRun:
-    """A run that was stopped or killed, ready to `go()` on."""
+    """A run that was stopped or killed, or is to have more rounds, ready to `go()` on: see `resume`."""
     folder = Path(path)
-    read_manifest(folder)
+    done = read_manifest(folder)["round"]
     checked = read_config(folder / "config.yaml")
-    given = _named(models)
-    for name in _names_of_models(checked):
-        if not known_models.is_known(name) and name not in (given or {}):
-            raise ConfigError(f"'{name}' is a model of your own: pass it again as models=…")
+    if rounds is not None and rounds != checked.rounds:
+        if rounds <= done:
+            raise ConfigError(f"{folder} has done {done} rounds already: give more than {done}")
+        checked = checked.model_copy(update={"rounds": rounds})
+    given = by_name(models)
+    _check_given_again(checked.models, given or {})
     federation = Simulation(checked, data, given)
     ready = make_engine(engine, workers, checked.timeout)
     return SimulatedRun(federation, ready, RunDirectory(folder, new=False))
 
 
-def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None = None) -> nn.Module:
+def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None = None) -> TrainedModel:
     """A final model of a finished run: `load_model(dir, "client-3")`, by the client's name, or "server".
+
+        model = polyfed.load_model("polyfed-runs/run", "north")
+        model.predict("new.csv").classes  # raw rows or images, as they come
+        model(x)                          # logits of inputs that are normalised already
 
     make: makes the model, where its architecture is the user's own.
     """
@@ -172,10 +197,21 @@ def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None
             facts["architecture"], tuple(facts["shape"]), facts["outputs"], norm=facts["norm"]
         )
     else:
-        raise ConfigError(f"'{facts['architecture']}' is a model of your own: pass make=…")
+        raise OwnModelError(facts["architecture"])
     learn.load_weights(model, safetensors.torch.load_file(file))
     model.eval()
-    return model
+    return as_trained(model, folder)
+
+
+def _check_given_again(wanted: ModelsSection, given: Mapping[str, ModelMaker]) -> None:
+    """A run's own models are told apart by their names: all of them must be there, and no others."""
+    names = wanted.all_names()
+    for name in names:
+        if name not in given and (name in wanted.own or not known_models.is_known(name)):
+            raise ConfigError(f"'{name}' is a model of your own: pass it again as models=…")
+    for name in given:
+        if name not in names:
+            raise ConfigError(f"models=…: '{name}' is no model of this run: {nearest(name, names)}")
 
 
 def _shared_model(folder: Path, name: str) -> Path:
@@ -187,7 +223,8 @@ def _shared_model(folder: Path, name: str) -> Path:
     shared = json.loads(clients.read_text())
     names = Names(len(shared["which"]), shared.get("names"))
     if name not in names:
-        known_names = f"{names[0]} to {names[len(names) - 1]}" if names.given is None else ", ".join(names)
+        few = names.given is not None and len(names) <= FEW_NAMES
+        known_names = ", ".join(names) if few else f"{names[0]} to {names[len(names) - 1]}"
         raise CheckpointError(f"no final model '{name}' in {folder}: use {known_names}")
     architecture = shared["architectures"][shared["which"][names.index(name)]]
     file = folder / "models" / f"{architecture}.safetensors"
@@ -196,7 +233,8 @@ def _shared_model(folder: Path, name: str) -> Path:
     return file
 
 
-def _named(given: Models | None) -> dict[str, ModelMaker] | None:
+def by_name(given: Models | None) -> dict[str, ModelMaker] | None:
+    """The user's own models by name; those of a list are called by the functions or classes that they are."""
     if given is None:
         return None
     if isinstance(given, Mapping):
@@ -206,11 +244,6 @@ def _named(given: Models | None) -> dict[str, ModelMaker] | None:
     if len(set(names)) < len(names):
         names = [f"{name}-{place}" for place, name in enumerate(names)]
     return dict(zip(names, given, strict=True))
-
-
-def _names_of_models(config: RunConfig) -> list[str]:
-    wanted = config.models
-    return [*wanted.names, *wanted.clients.values(), *([wanted.server] if wanted.server else [])]
 
 
 def _finish(run: SimulatedRun, listener: Listener | None) -> SimulatedRun:

@@ -195,7 +195,7 @@ def _by_name(wanted: Mapping[str, str], clients: Sequence[str]) -> dict[int, str
         if key in clients:
             chosen[clients.index(key)] = name
             continue
-        first, dash, last = key.removeprefix("client-").partition("-")
+        first, dash, last = key.removeprefix("client-" if clients[0] == "client-0" else "").partition("-")
         try:
             span = range(int(first), int(last if dash else first) + 1)
         except ValueError:

@@ -24,7 +24,9 @@ from polyfed.runs.keys import parse_assignment, set_key
 
 DEFAULT_CLIENTS = 8
 STACK_MOST = 10  # more clients in one stack measured no faster
-CLIENT_NAME = re.compile(r"[^\W\d_]([^\W_]|[.-])*")  # begins with a letter: 7 and 0-5 are numbers of clients
+CLIENT_NAME = re.compile(
+    r"[^\W\d_]([^\W_]|[.-]){0,99}"
+)  # begins with a letter: 7 and 0-5 are numbers of clients
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -59,7 +61,8 @@ class Data(Section):
     clients: Annotated[int, Field(ge=1)] | None = None
     """How many clients; where not given, as many as a natural partition or `names` has, else 8."""
     names: list[str] | None = None
-    """The clients' names, in their order, for files and history; client-0, client-1 … where not given."""
+    """The clients' names, in their order, for files and history. Where not given: the words of a natural partition's
+    column, else client-0, client-1 …"""
     partition: PartitionSettings = Dirichlet()
     validation: Share = 0.1
     """Share of each client's rows on which the best round is chosen."""
@@ -92,7 +95,8 @@ class Data(Section):
         for name in names or ():
             if not CLIENT_NAME.fullmatch(name):
                 raise ValueError(
-                    f"'{name}' cannot be a name: begin with a letter, go on with letters, digits, dots and dashes"
+                    f"'{name:.60}' cannot be a name: begin with a letter, go on with at most 99 letters, digits, dots"
+                    " and dashes"
                 )
             if name.partition(".")[0] == "server":
                 raise ValueError(f"'{name}' reads like the server's name: choose another")
@@ -151,6 +155,10 @@ class Models(Section):
     """The server's model, for methods that have one."""
     own: dict[str, OwnModel] = {}
     """For models given from Python, filled in by a trial: {net: {channels_last: true, stack: false}}."""
+
+    def all_names(self) -> list[str]:
+        """Every model that is named here."""
+        return [*self.names, *self.clients.values(), *([self.server] if self.server else [])]
 
     @field_validator("clients", mode="before")
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -42,6 +42,10 @@ class Federation(Protocol):
     @property
     def fingerprint(self) -> str:
         """What ties a run to its data: another one when it is resumed is refused."""
+
+    @property
+    def description(self) -> Mapping[str, Any]:
+        """What the data are, as plain values: clients' names, the word for each output, columns, normalisation."""
 
     @property
     def sizes(self) -> Mapping[str, int]:

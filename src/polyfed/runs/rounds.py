@@ -136,8 +136,12 @@ class Run:
     def _begin(self) -> None:
         if self.directory.manifest:
             self._go_back()
+            if "description" not in self.directory.manifest:  # begun by an older version
+                self.directory.write_description(self.federation.description)
+            self.directory.set_rounds(self.config.rounds)
         else:
             self.directory.write_config(self.config.as_file())
+            self.directory.write_description(self.federation.description)
             self.engine.restore({})
             self._through_losses(self._commit)
 
@@ -317,7 +321,8 @@ class Run:
         for name, path in self.directory.state_files().items():
             if name not in names:
                 raise CheckpointError(
-                    f"{self.path} was edited: it has a state of {name!r:.100}, not a client"
+                    f"{self.path} was edited, or begun by an older polyfed: it has a state of {name!r:.100},"
+                    " not a client"
                 )
             files[names.index(name)] = path
         return files

@@ -7,12 +7,14 @@ from typing import Any
 
 from torch import nn
 
-from polyfed.data import Rows
+from polyfed import models as known_models
+from polyfed.data import InputForm, Rows
 from polyfed.errors import ConfigError, MethodError
 from polyfed.federation.method import Method, Need
 from polyfed.federation.nodes import Assistant, Client, Holdings, ScratchModels, Server
-from polyfed.federation.roster import Names, Roster
+from polyfed.federation.roster import Roster
 from polyfed.runs.architectures import Architectures, ModelMaker
+from polyfed.runs.client_names import client_names
 from polyfed.runs.config import RunConfig, pick_device
 from polyfed.runs.evaluation import ClientObserver
 from polyfed.runs.federated_data import GIVEN, FederatedData
@@ -43,7 +45,13 @@ class Simulation:
         self.dataset, self.partition = self.data.dataset, self.data.partition
         self.labels, self.public, self.clients = self.data.labels, self.data.public, self.data.clients
         self.classes = len(self.dataset.classes)
-        names = _names(config, self.clients)
+        makers = given_models or {}
+        names = client_names(
+            config.data,
+            self.clients,
+            self.partition.names,
+            [*known_models.names(), *config.models.all_names(), *makers],
+        )
         self.models = Architectures(
             config,
             self.data,
@@ -51,7 +59,7 @@ class Simulation:
             seeds=self.seeds,
             device=self.device,
             clients=names,
-            makers=given_models or {},
+            makers=makers,
         )
         self.outputs = self.models.outputs
         self.roster = Roster(self.data.samples(), self.models.names, self.models.which, names)
@@ -97,6 +105,18 @@ class Simulation:
     @property
     def fingerprint(self) -> str:
         return self.dataset.fingerprint
+
+    @property
+    def description(self) -> dict[str, Any]:
+        wanted = self.config.data
+        classes = list(self.dataset.classes)
+        others = list(self.public.dataset.classes) if self.public and self.outputs > self.classes else []
+        return {
+            "clients": self.roster.names.given,
+            "partition_column": wanted.partition.domain,
+            "outputs": classes + others,
+            **InputForm.of(self.dataset, wanted.image).as_json(),
+        }
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -187,10 +207,3 @@ class Simulation:
     def holdings(self, index: int) -> Holdings:
         """What a client can see."""
         return self.data.holdings(index)
-
-
-def _names(config: RunConfig, clients: int) -> Names:
-    given = config.data.names
-    if given is not None and len(given) != clients:
-        raise ConfigError(f"data.names: {len(given)} names for {clients} clients; give one for each, or none")
-    return Names(clients, given)
