@@ -11,6 +11,7 @@ EXPORTED = [
     "Client",
     "Distillation",
     "Facts",
+    "FederationFacts",
     "Fields",
     "Fleet",
     "Indices",

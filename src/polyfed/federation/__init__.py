@@ -15,7 +15,7 @@ from polyfed.federation.method import (
     stacks,
 )
 from polyfed.federation.nodes import Assistant, Client, Server
-from polyfed.federation.roster import Facts
+from polyfed.federation.roster import Facts, FederationFacts
 from polyfed.federation.topology import TopologyName
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Client",
     "Declared",
     "Facts",
+    "FederationFacts",
     "Fields",
     "Fleet",
     "Indices",

@@ -12,7 +12,8 @@ A method's `sends` gives every field that may leave a client its kind, and may s
 | a bare `Kind`                    | anything that can travel                                                    |
 
 Sizes are given by name: `outputs` (of every model), `classes` (of the private data), `public` (rows of the public set),
-or a field that was sent or is in the same reply, for its length. Nothing may be NaN or infinite.
+`features` (of every model, where the method declares `Need.COMMON_FEATURES`), or a field that was sent or is in the
+same reply, for its length. Nothing may be NaN or infinite.
 
 A reply that is refused is left out, and the reason stands in the run's history. Peers' messages in gossip pass the same
 door. What a client measured and noted on the way (`REPORT`) does so too, before it leaves the client.

@@ -29,7 +29,7 @@ from polyfed.errors import MethodError, describe, nearest
 from polyfed.federation.fields import Declared, kinds_of
 from polyfed.federation.message import Fields, Kind, Weights
 from polyfed.federation.nodes import Client, Server
-from polyfed.federation.roster import Facts
+from polyfed.federation.roster import Facts, FederationFacts
 from polyfed.federation.topology import TopologyName
 from polyfed.learn import Training
 
@@ -50,6 +50,7 @@ class Need(StrEnum):
     PUBLIC = "public data"
     PUBLIC_LABELS = "labels on the public data"
     COMMON_ARCHITECTURE = "one architecture for all"
+    COMMON_FEATURES = "one feature size for all"
     SERVER_MODEL = "a server model"
     ALL_DATA = "everybody's data in one place"
 
@@ -206,6 +207,12 @@ class Method(StepOwner):
         A client whose model does not last gets its architecture's common initial model at each step.
         """
         return frozenset({"model", "memory"})
+
+    def check(self, federation: FederationFacts) -> None:
+        """Raise a `MethodError` if this federation is not one for the method; before anything of a run is written.
+
+        For what `needs` cannot say. It is called again when a run is resumed.
+        """
 
     def prepare(self, fleet: Fleet, server: Server) -> None:
         """What happens once, before the first round."""

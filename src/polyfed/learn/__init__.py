@@ -17,7 +17,7 @@ from polyfed.learn.projection import project, project_both
 from polyfed.learn.proximal import Proximal
 from polyfed.learn.stacked import can_stack, can_stack_loss, supervised_together
 from polyfed.learn.statistics import recompute_statistics
-from polyfed.learn.supervision import ExtraLoss, supervised
+from polyfed.learn.supervision import ExtraLoss, FeatureLoss, LocalLoss, supervised
 from polyfed.learn.training import Training, freeze_norms, logits_of, take
 from polyfed.learn.trial import prefers_channels_last, worth_stacking
 from polyfed.learn.weights import (
@@ -36,7 +36,9 @@ __all__ = [
     "Distillation",
     "Ensemble",
     "ExtraLoss",
+    "FeatureLoss",
     "Learner",
+    "LocalLoss",
     "Proximal",
     "TableMean",
     "Training",

@@ -23,11 +23,11 @@ from polyfed.models import (  # noqa: F401  (each of these registers its models)
     wrn,
 )
 from polyfed.models.assignment import Budget, assign_models
-from polyfed.models.features import features_and_logits
+from polyfed.models.features import feature_count, features_and_logits
 from polyfed.models.layers import Norm, Shape
 from polyfed.models.network import Network, memory_format
 from polyfed.models.probe import in_mode, output_count
-from polyfed.models.registry import build, is_known, names, register
+from polyfed.models.registry import build, is_known, names, register, seeded
 from polyfed.models.sizes import size, table
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "Shape",
     "assign_models",
     "build",
+    "feature_count",
     "features_and_logits",
     "in_mode",
     "is_known",
@@ -44,6 +45,7 @@ __all__ = [
     "names",
     "output_count",
     "register",
+    "seeded",
     "size",
     "table",
 ]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from polyfed.errors import ModelError
+from polyfed.models.features import feature_count
 from polyfed.models.layers import Norm, Shape
 from polyfed.models.probe import probe
 from polyfed.models.registry import construct, names, registered
@@ -41,12 +42,18 @@ class ListedModel(NamedTuple):
     name: str
     size: Size
     channels_last: bool
+    features: int
 
 
 def size(
-    model: str | nn.Module, shape: Shape, outputs: int = 10, norm: Norm = "batch", batch: int = 1
+    model: str | nn.Module,
+    shape: Shape,
+    outputs: int = 10,
+    norm: Norm = "batch",
+    batch: int = 1,
+    features: int | None = None,
 ) -> Size:
-    """The size of a model, by name or as a module (then `outputs` and `norm` are ignored).
+    """The size of a model, by name or as a module (then `outputs`, `norm` and `features` are ignored).
 
     MACs are those of convolutions and linear layers, without biases. Memory, in bytes, is
 
@@ -59,7 +66,7 @@ def size(
     if batch < 1:
         raise ModelError(f"batch must be at least 1, not {batch}")
     if isinstance(model, str):
-        return _listed(model.lower(), tuple(shape), outputs, norm, batch).size
+        return _listed(model.lower(), tuple(shape), outputs, norm, batch, features).size
     return _measure(model, shape, batch)
 
 
@@ -68,19 +75,22 @@ def table(
 ) -> list[ListedModel]:
     """Every registered model that matches the wildcard and takes the shape; memory for one input."""
     taken = (name for name in names(pattern) if len(shape) == 3 or registered(name).vectors)
-    return [_listed(name, tuple(shape), outputs, norm, 1) for name in taken]
+    return [_listed(name, tuple(shape), outputs, norm, 1, None) for name in taken]
 
 
 @lru_cache(maxsize=4096)
-def _listed(name: str, shape: Shape, outputs: int, norm: Norm, batch: int) -> ListedModel:
+def _listed(
+    name: str, shape: Shape, outputs: int, norm: Norm, batch: int, features: int | None
+) -> ListedModel:
     # On the meta device nothing is allocated, drawn or computed: only shapes pass through the model.
     with torch.device("meta"):
-        model = construct(name, shape, outputs, norm)
+        model = construct(name, shape, outputs, norm, features)
     for parent in list(model.modules()):
         for key, child in parent.named_children():
             if isinstance(child, nn.BatchNorm2d | nn.GroupNorm):
                 setattr(parent, key, NormStandIn(child))
-    return ListedModel(name, _measure(model, shape, batch), model.channels_last)
+    count = feature_count(model, shape)
+    return ListedModel(name, _measure(model, shape, batch), model.channels_last, count)
 
 
 class Keep(torch.autograd.Function):

@@ -149,7 +149,11 @@ def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None
         model = make()
     elif known_models.is_known(facts["architecture"]):
         model = known_models.build(
-            facts["architecture"], tuple(facts["shape"]), facts["outputs"], norm=facts["norm"]
+            facts["architecture"],
+            tuple(facts["shape"]),
+            facts["outputs"],
+            norm=facts["norm"],
+            features=facts.get("features"),
         )
     else:
         raise ConfigError(f"'{facts['architecture']}' is a model of your own: pass make=…")

@@ -58,6 +58,7 @@ class Architectures:
         """The names of the models that are dealt out to clients."""
         self.own: dict[str, OwnModel] = dict(config.models.own)
         """How each of the user's own models is trained fastest."""
+        self._features: dict[str, int] = {}
         self._assign(clients)
         self._check_outputs(len(data.dataset.classes))
         self._try_own_models(config.stack_size(len(clients)))
@@ -74,6 +75,7 @@ class Architectures:
             outputs=self.outputs,
             norm=wanted.norm,
             batch=self.config.training.batch,
+            features=wanted.features,
             own={name: self.build(name) for name in self.dealt if name in self.makers},
         )
         by_name = _by_name(wanted.clients, clients)
@@ -129,6 +131,7 @@ class Architectures:
                 self.shape,
                 self.outputs,
                 norm=self.config.models.norm,
+                features=self.config.models.features,
                 generator=self.seeds.torch(*stream),
             )
         else:
@@ -139,14 +142,21 @@ class Architectures:
         if isinstance(maker, nn.Module):
             model = copy.deepcopy(maker)
         else:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(self.seeds.number(*stream))
+            seed = self.seeds.number(*stream)
+            with models.seeded(seed):
+                torch.manual_seed(seed)  # a maker may draw on a GPU
                 model = maker()
             if not isinstance(model, nn.Module):
                 raise ModelError(f"model '{architecture}' gave a {type(model).__name__}, not an nn.Module")
         if architecture in self.own:
             model.channels_last = self.own[architecture].channels_last  # type: ignore[assignment]
         return model.to(memory_format=models.memory_format(model))  # type: ignore[call-overload, no-any-return]
+
+    def feature_count(self, architecture: str) -> int:
+        """How many features the models of this architecture have."""
+        if architecture not in self._features:
+            self._features[architecture] = models.feature_count(self.build(architecture), self.shape)
+        return self._features[architecture]
 
     def stackable(self) -> frozenset[str]:
         """The architectures whose clients can be trained stacked."""

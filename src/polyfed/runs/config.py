@@ -137,6 +137,9 @@ class Models(Section):
     budgets: list[BudgetSection] = []
     """For `assign: budget` and drop-out by budget: dealt out to the clients in turn."""
     norm: Literal["batch", "group"] = "batch"
+    features: Annotated[int, Field(ge=1)] | None = None
+    """How many features every built-in model has: a linear layer of this width, with ReLU, in front of its head. null
+    leaves each with its own (`polyfed models` lists them)."""
     server: str | None = None
     """The server's model, for methods that have one."""
     own: dict[str, OwnModel] = {}

@@ -332,6 +332,7 @@ class Run:
             "shape": self.server.shape,
             "outputs": self.server.outputs,
             "norm": self.config.models.norm,
+            "features": self.config.models.features,
         }
         # One key: safetensors writes several in no fixed order, and equal models should be equal files.
         metadata = {METADATA_KEY: json.dumps(facts)}
