@@ -9,6 +9,7 @@ import polyfed
 EXPORTED = [
     "Assistant",
     "Client",
+    "Counts",
     "Distillation",
     "Facts",
     "FederationFacts",

@@ -11,6 +11,7 @@ from polyfed.experiments.sweep import SweepResult, sweep
 from polyfed.federation import (
     Assistant,
     Client,
+    Counts,
     Facts,
     FederationFacts,
     Fields,
@@ -42,6 +43,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Assistant",
     "Client",
+    "Counts",
     "Distillation",
     "Facts",
     "FederationFacts",

@@ -1,7 +1,7 @@
 """Plain PyTorch learning: takes models and tensors, knows nothing of federations."""
 
 from polyfed.learn.distillation import distil
-from polyfed.learn.evaluate import EVALUATION_BATCH, Ensemble, evaluating, predict, score
+from polyfed.learn.evaluate import EVALUATION_BATCH, Ensemble, evaluating, features_of, predict, score
 from polyfed.learn.flat import flat_gradient, flat_step
 from polyfed.learn.learner import Learner, batch_count, batches, draw_batch
 from polyfed.learn.losses import (
@@ -53,6 +53,7 @@ __all__ = [
     "draw_batch",
     "entropy",
     "evaluating",
+    "features_of",
     "flat_gradient",
     "flat_step",
     "freeze_norms",
