@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from polyfed.errors import ModelError
-from polyfed.models import Network, Norm, Shape, build, names, register, registry, seeded, size
+from polyfed.models import Network, Norm, Shape, build, names, register, registry, seeded, size, sizes
 from polyfed.models.mlp import MLP
 
 
@@ -137,7 +137,7 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         return Pair(build("mlp-small", shape, outputs), build("mlp-small", shape, outputs))
 
     yield "pair"
-    size.__globals__["_listed"].cache_clear()
+    sizes._listed.cache_clear()
 
 
 def drawn(name: str, seed: int) -> Network:

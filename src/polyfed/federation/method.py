@@ -15,7 +15,6 @@ A method object holds settings, never state: what must last lives in `me.model`,
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,15 +24,14 @@ from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, overload
 from pydantic import BaseModel, ConfigDict, model_validator
 from torch import nn
 
-from polyfed.errors import MethodError, describe, nearest
+from polyfed import plug_ins
+from polyfed.errors import MethodError, nearest
 from polyfed.federation.fields import Declared, kinds_of
 from polyfed.federation.message import Fields, Kind, Weights
 from polyfed.federation.nodes import Client, Server
 from polyfed.federation.roster import Facts, FederationFacts
 from polyfed.federation.topology import TopologyName
 from polyfed.learn import Training
-
-logger = logging.getLogger(__name__)
 
 Step: TypeAlias = Callable[..., Any]
 AnyStep = TypeVar("AnyStep", bound=Step)
@@ -304,9 +302,9 @@ def registered() -> dict[str, type[Method]]:
             try:
                 _load(entry)
             except MethodError as error:
-                _warn_once(str(error))
+                plug_ins.warn_once(str(error))
         elif _registered[entry.name].__module__ != entry.module:
-            _warn_once(
+            plug_ins.warn_once(
                 f"the plug-in {entry.value} is not used: there is a method called '{entry.name}' already"
             )
     return dict(sorted(_registered.items()))
@@ -325,12 +323,7 @@ def find(name: str) -> type[Method]:
 
 def _load(entry: EntryPoint) -> None:
     """Register a plug-in's method under the name of its entry point; a `MethodError` if that cannot be."""
-    try:
-        kind = entry.load()
-    except Exception as error:
-        raise MethodError(
-            f"the plug-in method '{entry.name}' ({entry.value}) cannot be loaded: {describe(error)}"
-        ) from error
+    kind = plug_ins.load(entry, "method", MethodError)
     if not (isinstance(kind, type) and issubclass(kind, Method)):
         raise MethodError(
             f"the plug-in '{entry.name}' ({entry.value}) is not a Method: make it a class of it"
@@ -340,15 +333,6 @@ def _load(entry: EntryPoint) -> None:
             f"the plug-in '{entry.name}' ({entry.value}) calls itself '{getattr(kind, 'name', '')}': use one name"
         )
     register(kind)
-
-
-_warned: set[str] = set()
-
-
-def _warn_once(text: str) -> None:
-    if text not in _warned:
-        _warned.add(text)
-        logger.warning("%s", text)
 
 
 def reads_single_replies(method: type[Method]) -> bool:

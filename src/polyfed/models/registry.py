@@ -8,12 +8,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
+from torch import nn
 
 from polyfed.errors import ModelError, nearest
 from polyfed.models.layers import Norm, Shape
+from polyfed.models.naming import check_name
 from polyfed.models.network import Network, project
+from polyfed.models.outside import is_plug_in, is_reference, outside_maker, plug_in_names
 
 Factory = Callable[[Shape, int, Norm], Network]
 
@@ -45,6 +49,7 @@ def register(name: str, *, vectors: bool = False) -> Callable[[Factory], Factory
     vectors: whether it takes feature vectors, shape (F,), and images of any size; others take images of 8×8
         and more.
     """
+    check_name(name)
     key = name.lower()
 
     def enter(factory: Factory) -> Factory:
@@ -71,23 +76,45 @@ def _natural_order(name: str) -> list[tuple[int, int, str]]:
 
 
 def is_known(name: str) -> bool:
-    """Whether `build` knows this name."""
+    """Whether a model of this name can be made: it is registered, of a plug-in, or names a module's function."""
     try:
-        registered(name)
-    except ModelError:
+        return _find(name) is not None or is_reference(name) or is_plug_in(name)
+    except ModelError:  # an impossible member of a family
         return False
-    return True
+
+
+def own_maker(name: str, shape: Shape, outputs: int, norm: Norm) -> Callable[[], nn.Module] | None:
+    """What makes the model of a name that is not registered: `my_models:small_net`, or of a plug-in. Else None.
+
+    Such a model is like one that is given from Python: it need not be a `Network`.
+    """
+    return None if _find(name) is not None else outside_maker(name, shape, outputs, norm)
 
 
 def registered(name: str) -> RegisteredModel:
     """What is registered under a name; otherwise a ModelError that says the nearest known one."""
+    found = _find(name)
+    if found is not None:
+        return found
+    if is_reference(name) or is_plug_in(name):
+        return RegisteredModel(partial(_from_outside, name), vectors=True)
+    raise ModelError(f"unknown model '{name}'; {nearest(name.lower(), [*_registered, *plug_in_names()])}")
+
+
+def _from_outside(name: str, shape: Shape, outputs: int, norm: Norm) -> Network:
+    maker = outside_maker(name, shape, outputs, norm)
+    assert maker is not None
+    return maker()  # type: ignore[return-value]  # what is no Network is refused by `construct`
+
+
+def _find(name: str) -> RegisteredModel | None:
     key = name.lower()
     if key in _registered:
         return _registered[key]
     for pattern, parse in _families:
         if match := pattern.fullmatch(key):
             return RegisteredModel(parse(match), vectors=False)
-    raise ModelError(f"unknown model '{name}'; {nearest(key, _registered)}")
+    return None
 
 
 @contextmanager

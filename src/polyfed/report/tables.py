@@ -188,7 +188,7 @@ def models_table(
             f"{row.size.parameters:,}",
             f"{row.size.macs:,}",
             amount(row.size.memory_bytes),
-            str(row.features),
+            "–" if row.features is None else str(row.features),
             "channels-last" if row.channels_last else "default",
         )
     return table

@@ -140,26 +140,31 @@ def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None
     make: makes the model, where its architecture is the user's own.
     """
     folder = Path(path)
-    file = folder / "models" / f"{name}.safetensors"
+    file = folder / "models" / f"{known_models.file_name(name)}.safetensors"
     if not file.exists():
         file = _shared_model(folder, name)
     with safetensors.safe_open(file, framework="pt") as content:
         facts = json.loads(content.metadata()[METADATA_KEY])
-    if make is not None:
-        model = make()
-    elif known_models.is_known(facts["architecture"]):
-        model = known_models.build(
-            facts["architecture"],
-            tuple(facts["shape"]),
-            facts["outputs"],
-            norm=facts["norm"],
-            features=facts.get("features"),
-        )
-    else:
-        raise ConfigError(f"'{facts['architecture']}' is a model of your own: pass make=…")
+    model = _made_again(facts) if make is None else make()
     learn.load_weights(model, safetensors.torch.load_file(file))
     model.eval()
     return model
+
+
+def _made_again(facts: Mapping[str, Any]) -> nn.Module:
+    """A model as a file's facts say, if it can be made of them."""
+    name, shape, outputs, norm = (
+        facts["architecture"],
+        tuple(facts["shape"]),
+        facts["outputs"],
+        facts["norm"],
+    )
+    if not known_models.is_known(name):
+        raise ConfigError(f"'{name}' is a model of your own: pass make=…")
+    own = known_models.own_maker(name, shape, outputs, norm)
+    if own is not None:
+        return own()
+    return known_models.build(name, shape, outputs, norm=norm, features=facts.get("features"))
 
 
 def _shared_model(folder: Path, name: str) -> Path:
@@ -174,7 +179,7 @@ def _shared_model(folder: Path, name: str) -> Path:
         known_names = f"{names[0]} to {names[len(names) - 1]}" if names.given is None else ", ".join(names)
         raise CheckpointError(f"no final model '{name}' in {folder}: use {known_names}")
     architecture = shared["architectures"][shared["which"][names.index(name)]]
-    file = folder / "models" / f"{architecture}.safetensors"
+    file = folder / "models" / f"{known_models.file_name(architecture)}.safetensors"
     if not file.exists():
         raise CheckpointError(f"{name} never took part in {folder}: it has no trained model")
     return file

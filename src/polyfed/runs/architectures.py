@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -20,8 +19,6 @@ from polyfed.runs.federated_data import FederatedData
 from polyfed.seeds import Seeds
 
 ModelMaker: TypeAlias = Callable[[], nn.Module] | nn.Module
-
-MODEL_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
 
 
 class Architectures:
@@ -47,11 +44,7 @@ class Architectures:
         self.device = device
         self.makers = dict(makers)
         for name in self.makers:
-            if not MODEL_NAME.fullmatch(name) or name == "server":
-                raise ModelError(
-                    f"a model cannot be called {name!r:.60}: its name becomes a file's name; use letters, digits,"
-                    " dots and dashes, begin with a letter or digit, and leave 'server' to the server"
-                )
+            models.check_name(name)
         self.shape = data.dataset.shape
         self.outputs = _output_count(data, method)
         self.dealt = _dealt(config.models, self.makers)
@@ -76,7 +69,7 @@ class Architectures:
             norm=wanted.norm,
             batch=self.config.training.batch,
             features=wanted.features,
-            own={name: self.build(name) for name in self.dealt if name in self.makers},
+            own={name: self.build(name) for name in self.dealt if self.is_own(name)},
         )
         by_name = _by_name(wanted.clients, clients)
         names = self.dealt + [name for name in dict.fromkeys(by_name.values()) if name not in self.dealt]
@@ -107,7 +100,7 @@ class Architectures:
         used = [*self.names, *([self.config.models.server] if self.config.models.server else [])]
         keep_freed_memory()  # as workers do: it counts in the comparison
         for name in dict.fromkeys(used):
-            if name not in self.makers or name in self.own or self.device.type != "cpu":
+            if not self.is_own(name) or name in self.own or self.device.type != "cpu":
                 continue
             model = self.build(name)
             batch = self.config.training.batch
@@ -118,13 +111,23 @@ class Architectures:
             )
             self.own[name] = self.own[name].model_copy(update={"stack": stacked})
 
+    def is_own(self, architecture: str) -> bool:
+        """Whether it is the user's own: given from Python, a function named in the config, or a plug-in's."""
+        return self._maker(architecture) is not None
+
+    def _maker(self, architecture: str) -> ModelMaker | None:
+        given = self.makers.get(architecture)
+        if given is not None:
+            return given
+        return models.own_maker(architecture, self.shape, self.outputs, self.config.models.norm)
+
     def build(self, architecture: str, *stream: str) -> nn.Module:
         """A model of this architecture.
 
         stream: the name of the random stream of its initial weights; the architecture's common one by default.
         """
         stream = stream or ("model", architecture)
-        maker = self.makers.get(architecture)
+        maker = self._maker(architecture)
         if maker is None:
             model: nn.Module = models.build(
                 architecture,

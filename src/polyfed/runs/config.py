@@ -131,6 +131,7 @@ class Models(Section):
     """Which model each client trains."""
 
     names: Annotated[list[str], Field(min_length=1)] = ["mlp"]
+    """Registered names, those of plug-ins, and `my_models:small_net`: a function of a module of one's own."""
     assign: Literal["round-robin", "random", "budget"] = "round-robin"
     clients: dict[str, str] = {}
     """For single clients, by name or number, and ranges: {north: wrn-10-1, "0-5": vgg11}. Overrides `assign`."""

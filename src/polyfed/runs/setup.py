@@ -65,7 +65,7 @@ class Simulation:
             public=self.public,
             server_model=config.models.server,
             features=self._needed_features(),
-            own=self.models.makers,
+            own=[name for name in self.models.names if self.models.is_own(name)],
         )
         if config.training.keep_optimiser and "memory" not in self.method.keeps:
             raise MethodError(
@@ -102,7 +102,7 @@ class Simulation:
         changes: dict[str, Any] = {"stack": stack, "device": self.device.type}
         if given_data:
             changes["data"] = config.data.model_copy(update={"source": GIVEN})
-        if self.models.makers:
+        if self.models.makers or self.models.own:
             changes["models"] = config.models.model_copy(
                 update={"names": self.models.dealt, "own": self.models.own}
             )
