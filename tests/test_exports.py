@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import types
+
+import pytest
 
 import polyfed
 
@@ -65,3 +69,13 @@ def test_a_function_is_not_also_a_modules_name() -> None:
 def test_what_is_exported_says_what_it_is() -> None:
     classes = [getattr(polyfed, name) for name in polyfed.__all__ if isinstance(getattr(polyfed, name), type)]
     assert all(kind.__doc__ for kind in classes)
+
+
+def test_importing_polyfed_imports_no_pytorch() -> None:
+    code = "import sys, polyfed; dir(polyfed); sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_name_that_is_not_exported_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'fedavg'"):
+        polyfed.fedavg  # noqa: B018

@@ -5,38 +5,45 @@ done = polyfed.run(method="fedavg", rounds=10, models=[make_model], data=(x, y))
 print(done.summary["last"]["own"])
 """
 
-from polyfed import learn, methods
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from polyfed.errors import PolyfedError, UserError
-from polyfed.experiments.sweep import SweepResult, sweep
-from polyfed.federation import (
-    Assistant,
-    Client,
-    Counts,
-    Facts,
-    FederationFacts,
-    Fields,
-    Fleet,
-    Indices,
-    Kind,
-    LikeWeights,
-    Method,
-    MethodSettings,
-    Need,
-    Number,
-    Probabilities,
-    Reply,
-    Server,
-    Table,
-    Weights,
-    client_step,
-    reads_only,
-    register,
-    server_step,
-    stacks,
-)
-from polyfed.learn import Distillation, Training
-from polyfed.runs.api import load_model, prepare, reopen, resume, run
-from polyfed.runs.rounds import Run
+
+if TYPE_CHECKING:  # imported at their first use: PyTorch takes seconds, and `polyfed --help` does not need it
+    from polyfed import learn, methods
+    from polyfed.experiments.sweep import SweepResult, sweep
+    from polyfed.federation import (
+        Assistant,
+        Client,
+        Counts,
+        Facts,
+        FederationFacts,
+        Fields,
+        Fleet,
+        Indices,
+        Kind,
+        LikeWeights,
+        Method,
+        MethodSettings,
+        Need,
+        Number,
+        Probabilities,
+        Reply,
+        Server,
+        Table,
+        Weights,
+        client_step,
+        reads_only,
+        register,
+        server_step,
+        stacks,
+    )
+    from polyfed.learn import Distillation, Training
+    from polyfed.runs.api import load_model, prepare, reopen, resume, run
+    from polyfed.runs.rounds import Run
 
 __version__ = "0.1.0"
 
@@ -80,3 +87,27 @@ __all__ = [
     "stacks",
     "sweep",
 ]
+
+_ROOMS = ("learn", "methods")
+_HOMES = {
+    "polyfed.experiments.sweep": ("SweepResult", "sweep"),
+    "polyfed.learn": ("Distillation", "Training"),
+    "polyfed.runs.api": ("load_model", "prepare", "reopen", "resume", "run"),
+    "polyfed.runs.rounds": ("Run",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """What is exported, imported at its first use."""
+    if name in _ROOMS:
+        return importlib.import_module(f"polyfed.{name}")
+    if name not in __all__:
+        raise AttributeError(f"module 'polyfed' has no attribute '{name}'")
+    found = getattr(importlib.import_module(_HOME_OF.get(name, "polyfed.federation")), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -14,11 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import typer
 import yaml
 from tests.conftest import Command
 
 import polyfed
-from polyfed.cli import commands as cli
+from polyfed.cli import commands, demonstrating
+from polyfed.cli.examples import yaml_text
+from polyfed.engines import AUTO, ENGINES
+from polyfed.experiments.reproduce import DEFAULT_OUT, DEFAULT_SCALE
 from polyfed.testing import result_of
 
 
@@ -34,6 +38,34 @@ def test_the_module_is_the_command_too() -> None:
         [sys.executable, "-m", "polyfed", "--version"], capture_output=True, text=True, check=True
     )
     assert said.stdout == f"polyfed {polyfed.__version__}\n"
+
+
+HEAVY = ("torch", "matplotlib", "numpy", "pyarrow", "sklearn")
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["run", "--help"], ["nothing"]])
+def test_help_and_version_import_nothing_heavy(words: list[str]) -> None:
+    code = (
+        "import sys\nfrom polyfed.cli import main\nsys.argv = ['polyfed', *sys.argv[1:]]\n"
+        "try:\n    main()\nfinally:\n    print('imported:', *sys.modules, file=sys.stderr)"
+    )
+    said = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    imported = said.stderr.rsplit("imported:", 1)[1].split()
+    assert "polyfed.cli.commands" in imported
+    assert not [name for name in HEAVY if name in imported]
+
+
+def test_what_the_help_says_is_what_the_library_has(command: Command) -> None:
+    said = command("run", "--help").out
+    assert all(name in said for name in (AUTO, *ENGINES))
+    parameters = {each.name: each.default for each in typer_command("reproduce").params}
+    assert parameters["scale"] == DEFAULT_SCALE
+    assert Path(str(parameters["out"])) == DEFAULT_OUT
+
+
+def typer_command(name: str) -> Any:
+    group: Any = typer.main.get_command(commands.app)
+    return group.commands[name]
 
 
 def test_a_new_file_runs_as_it_is(command: Command) -> None:
@@ -188,6 +220,24 @@ def test_a_sweep_ends_with_a_table_and_its_exit_code_tells_of_failures(
     assert Path("polyfed-runs/run-sweep/training.lr=0.1/seed-1/summary.json").exists()
 
 
+def test_metrics_and_stages_are_printed_of_a_run_of_runs_and_of_a_sweep(
+    command: Command, run_file: Path
+) -> None:
+    metrics = ("--set", "evaluate.metrics=[auc, confusion]", "--workers", 1)
+    said = command("run", run_file, *metrics, "--out", "one")
+    for shown in (
+        "AUC, own test data (mean / worst)",
+        "trained, own test data",
+        "confusion matrix, own test data",
+    ):
+        assert shown in said.out
+    for words in (("compare", "one"), ("sweep", run_file, *metrics)):
+        said = command(*words)
+        assert said.code == 0
+        assert "AUC, whole test set" in said.out
+        assert "trained, own test data" in said.out
+
+
 def test_unfinished_runs_are_not_compared(command: Command, make_run: Any) -> None:
     run = make_run("local")
     run.go(lambda now: now.stop())
@@ -233,9 +283,9 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(
 
 
 def test_the_demo_ends_with_a_table_and_where_everything_is(command: Command, monkeypatch: Any) -> None:
-    text = cli.yaml_text("demo.yaml").replace("rounds: ", "rounds: 1 # ").replace("epochs: ", "epochs: 1 # ")
+    text = yaml_text("demo.yaml").replace("rounds: ", "rounds: 1 # ").replace("epochs: ", "epochs: 1 # ")
     monkeypatch.setattr(
-        cli, "yaml_text", lambda _name: re.sub(r"training: .*", "training: {batch: 16}", text)
+        demonstrating, "yaml_text", lambda _name: re.sub(r"training: .*", "training: {batch: 16}", text)
     )
     said = command("demo", "--workers", 1)
     assert said.code == 0

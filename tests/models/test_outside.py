@@ -78,6 +78,9 @@ def positional(shape, /):
 def no_model():
     return 3
 
+def lazy(outputs):
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(outputs))
+
 def breaks(outputs):
     return nn.Linear(1, outputs / 0)
 """
@@ -255,6 +258,7 @@ def test_a_module_that_is_not_there_says_where_to_start(mine: str) -> None:
 def test_a_function_is_listed_by_itself(mine: str) -> None:
     (row,) = table(f"{mine}:Net", SHAPE)
     assert (row.name, row.features, row.size.macs) == (f"{mine}:Net", 6, 64 * 6 + 6 * 10)
+    assert size(f"{mine}:lazy", SHAPE, 7).macs == 64 * 7
 
 
 # -- names that become files' --------------------------------------------------------------------------------

@@ -1,7 +1,15 @@
 """Plain PyTorch learning: takes models and tensors, knows nothing of federations."""
 
 from polyfed.learn.distillation import distil
-from polyfed.learn.evaluate import EVALUATION_BATCH, Ensemble, evaluating, features_of, predict, score
+from polyfed.learn.evaluate import (
+    EVALUATION_BATCH,
+    Ensemble,
+    count_right,
+    evaluating,
+    features_of,
+    predict,
+    score,
+)
 from polyfed.learn.flat import flat_gradient, flat_step
 from polyfed.learn.learner import Learner, batch_count, batches, draw_batch
 from polyfed.learn.losses import (
@@ -13,6 +21,7 @@ from polyfed.learn.losses import (
     knowledge_loss,
     soften,
 )
+from polyfed.learn.measures import CONFUSION, METRICS, MetricName, Metrics, load_metrics, metrics_of
 from polyfed.learn.projection import project, project_both
 from polyfed.learn.proximal import Proximal
 from polyfed.learn.stacked import can_stack, can_stack_loss, supervised_together
@@ -32,13 +41,17 @@ from polyfed.learn.weights import (
 )
 
 __all__ = [
+    "CONFUSION",
     "EVALUATION_BATCH",
+    "METRICS",
     "Distillation",
     "Ensemble",
     "ExtraLoss",
     "FeatureLoss",
     "Learner",
     "LocalLoss",
+    "MetricName",
+    "Metrics",
     "Proximal",
     "TableMean",
     "Training",
@@ -48,6 +61,7 @@ __all__ = [
     "batches",
     "can_stack",
     "can_stack_loss",
+    "count_right",
     "cross_entropy",
     "distil",
     "draw_batch",
@@ -60,9 +74,11 @@ __all__ = [
     "is_statistic",
     "kl",
     "knowledge_loss",
+    "load_metrics",
     "load_weights",
     "logits_of",
     "make_ready",
+    "metrics_of",
     "named_tensors",
     "norm_entries",
     "predict",

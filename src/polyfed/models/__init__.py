@@ -27,7 +27,7 @@ from polyfed.models.features import feature_count, features_and_logits
 from polyfed.models.layers import Norm, Shape
 from polyfed.models.naming import check_name, file_name
 from polyfed.models.network import Network, memory_format
-from polyfed.models.probe import in_mode, output_count
+from polyfed.models.probe import in_mode, materialise, output_count
 from polyfed.models.registry import build, is_known, names, own_maker, register, seeded
 from polyfed.models.sizes import size, table
 
@@ -44,6 +44,7 @@ __all__ = [
     "file_name",
     "in_mode",
     "is_known",
+    "materialise",
     "memory_format",
     "names",
     "output_count",

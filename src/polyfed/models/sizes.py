@@ -18,7 +18,7 @@ from polyfed.models.features import feature_count
 from polyfed.models.layers import Norm, Shape
 from polyfed.models.network import memory_format
 from polyfed.models.outside import is_reference, plug_in_names
-from polyfed.models.probe import probe
+from polyfed.models.probe import materialise, probe
 from polyfed.models.registry import construct, names, own_maker, registered, seeded
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -107,6 +107,7 @@ def _listed(
     if maker is not None:
         with seeded(0):
             own = maker()
+            materialise(own, shape)
         last = memory_format(own) is torch.channels_last
         return ListedModel(name, _measure(own, shape, batch), last, _feature_count(own, shape))
     # On the meta device nothing is allocated, drawn or computed: only shapes pass through the model.

@@ -146,6 +146,7 @@ def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None
     with safetensors.safe_open(file, framework="pt") as content:
         facts = json.loads(content.metadata()[METADATA_KEY])
     model = _made_again(facts) if make is None else make()
+    known_models.materialise(model, tuple(facts["shape"]))
     learn.load_weights(model, safetensors.torch.load_file(file))
     model.eval()
     return model

@@ -11,12 +11,13 @@ import torch
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+import polyfed.methods  # noqa: F401  (registers them)
 from polyfed.data import Dirichlet, Natural, PartitionSettings, PublicSettings, Rotated
 from polyfed.disk import read_yaml
 from polyfed.errors import ConfigError, nearest
 from polyfed.federation.method import Method, MethodSettings, find
 from polyfed.federation.wire import WireSettings
-from polyfed.learn import Training, can_stack
+from polyfed.learn import METRICS, MetricName, Training, can_stack
 from polyfed.machine import cores
 from polyfed.models import Budget
 from polyfed.runs.keys import parse_assignment, set_key
@@ -48,6 +49,8 @@ class Data(Section):
     """A named set (`polyfed data` lists them), a parquet, CSV or .npz file, or a folder of images by class."""
     image: str | None = None
     label: str | None = None
+    drop: list[str] = []
+    """Columns of a table that are not learnt from, such as an id."""
     size: Annotated[int, Field(ge=8)] | None = None
     limit: Annotated[int, Field(ge=2)] | None = None
     """Use only this many rows; the shares of classes are kept."""
@@ -74,6 +77,13 @@ class Data(Section):
     def _read_partition(cls, value: Any) -> Any:
         """A partition whose kind is left out is the default one."""
         return {"kind": "dirichlet", **value} if isinstance(value, Mapping) else value
+
+    @field_validator("drop", mode="before")
+    @classmethod
+    def _read_drop(cls, value: Any) -> Any:
+        """One name is a list of one; names as text, where YAML reads 7 as a number."""
+        names = value if isinstance(value, list | tuple) else [value]
+        return [str(name) if isinstance(name, int) else name for name in names]
 
     @field_validator("names")
     @classmethod
@@ -186,6 +196,20 @@ class Evaluation(Section):
     outputs: Literal["all", "private"] = "all"
     """If outputs also stand for public classes: `all` lets an answer be one of those (and be wrong), `private` takes
     the best among the private classes."""
+    metrics: list[MetricName] = []
+    """Metrics beside accuracy, on a client's own test rows and on the whole test set; `all` for every one."""
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _read_metrics(cls, value: Any) -> Any:
+        """`auc` for `[auc]`, and `all`; in one order, each once."""
+        wanted = [value] if isinstance(value, str) else value
+        if not isinstance(wanted, list | tuple):
+            return value
+        if "all" in wanted:
+            return list(METRICS)
+        known = [name for name in METRICS if name in wanted]
+        return known + [name for name in wanted if name not in METRICS]
 
 
 class RunConfig(Section):
@@ -226,11 +250,7 @@ class RunConfig(Section):
 
     def method_settings(self) -> MethodSettings:
         """The method's settings; a mistake in them is a `ConfigError`."""
-        schema = find(self.method.name).Settings
-        try:
-            return schema(**self.method.settings)
-        except ValidationError as error:
-            raise ConfigError(explain(error, schema, "method")) from None
+        return settings_of(find(self.method.name), self.method.settings)
 
     def make_method(self) -> Method:
         """The method with its settings."""
@@ -247,6 +267,19 @@ class RunConfig(Section):
         content = self.model_dump(mode="json")
         content["method"] = {"name": self.method.name, **self.method.settings}
         return content
+
+
+def settings_of(method: type[Method], given: Mapping[str, Any]) -> MethodSettings:
+    """A method's settings from what was given for them; a mistake in it is a `ConfigError`."""
+    schema = method.Settings
+    if given and not schema.model_fields:
+        raise ConfigError(
+            f"method.{next(iter(given))}: unknown key, {method.name} has no settings of its own"
+        )
+    try:
+        return schema(**given)
+    except ValidationError as error:
+        raise ConfigError(explain(error, schema, "method")) from None
 
 
 def read_config(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:

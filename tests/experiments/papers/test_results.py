@@ -32,7 +32,10 @@ START = {"round": 0, "stages": {"initial": {"whole": {"mean": 0.1}}}, "bytes": {
 STAGED: dict[str, Any] = {
     "stages": {"distilled": {"whole": {"mean": 0.75}}},
     "server": {"global": 0.625},
-    "clients": {"client-3": {"own": [3, 4]}},
+    "server_metrics": {"global": {"auc": 0.875}},
+    "clients": {
+        "client-3": {"own": [3, 4], "metrics": {"own": {"auc": None, "confusion": [[3, 1], [0, 0]]}}}
+    },
 }
 
 
@@ -46,6 +49,12 @@ STAGED: dict[str, Any] = {
         ("server.global", 0.625),
         ("bytes.up", 200.0),
         ("clients.client-3.own", 0.75),
+        ("metrics.own.auc.mean", 0.8125),
+        ("metrics.own.macro-f1.mean", None),
+        ("metrics.own.confusion", None),
+        ("server_metrics.global.auc", 0.875),
+        ("clients.client-3.metrics.own.auc", None),
+        ("clients.client-3.metrics.own.confusion", None),
         ("stages.initial.whole.mean", None),
         ("server.local", None),
         ("whole", None),
@@ -53,7 +62,11 @@ STAGED: dict[str, Any] = {
     ],
 )
 def test_a_measure_is_a_path_into_a_line(measure: str, value: float | None) -> None:
-    assert look_up(line(2, 0.5, **STAGED), measure) == value
+    found = line(2, 0.5, **STAGED)
+    found["summary"]["metrics"] = {
+        "own": {"auc": {"mean": 0.8125}, "macro-f1": None, "confusion": [[3, 1], [0, 0]]}
+    }
+    assert look_up(found, measure) == value
 
 
 def test_a_value_is_that_of_the_last_round_and_of_the_one_chosen_on_validation() -> None:

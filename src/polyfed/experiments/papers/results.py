@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from polyfed import models
 from polyfed.experiments.papers.claims import Judgement
 from polyfed.experiments.papers.paper import Paper, PaperTable, RoundChoice, TableColumn, TableRow, Unit
+from polyfed.learn import CONFUSION
 from polyfed.runs import metrics
 from polyfed.runs.checkpoint import read_lines
 from polyfed.runs.history import RunRecord
@@ -19,7 +20,7 @@ from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound
 FACTORS: dict[Unit, float] = {"percent": 100.0, "count": 1.0, "bytes": 1.0, "number": 1.0}
 
 # What is in a line of the history itself; all else is in its summary.
-_OF_THE_LINE = ("stages", "server", "bytes", "clients", "noted")
+_OF_THE_LINE = ("stages", "server", "server_metrics", "bytes", "clients", "noted")
 
 
 class RunKey(NamedTuple):
@@ -102,7 +103,7 @@ def look_up(line: Mapping[str, Any], measure: str) -> float | None:
             return None
         place = place[part]
     if isinstance(place, list):
-        return metrics.accuracy(place)
+        return None if parts[-1] == CONFUSION else metrics.accuracy(place)
     return float(place) if isinstance(place, int | float) else None
 
 
