@@ -282,6 +282,16 @@ def test_a_reply_that_is_of_no_use_is_left_out(what: str, small: dict[str, Any],
     assert all(bool(mean.isfinite().all()) for mean in run.server.memory["prototypes"].values())
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_prototypes_in_another_precision_break_nobodys_next_round(
+    dtype: torch.dtype, small: dict[str, Any], tmp_path: Any
+) -> None:
+    change = changed(prototypes=lambda found: found["prototypes"].to(dtype))
+    run = _run(hostile(change), small, tmp_path / "run")
+    assert failures_of(run.path) == []
+    assert {mean.dtype for mean in run.server.memory["prototypes"].values()} == {torch.float32}
+
+
 @pytest.mark.parametrize(
     "counts",
     [lambda found: -found["counts"], lambda found: found["counts"] * 0, lambda found: found["counts"][1:]],

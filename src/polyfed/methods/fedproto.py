@@ -129,7 +129,7 @@ def mean_prototypes(replies: Iterable[Reply]) -> dict[int, Tensor]:
     for reply in replies:
         counts = reply.fields.get("counts", torch.ones(len(reply["held"])))
         for label, prototype, share in zip(reply["held"], reply["prototypes"], counts, strict=True):
-            means[int(label)].add(prototype, float(share))
+            means[int(label)].add(prototype.float(), float(share))  # they may have come in another precision
     return {label: mean.result() for label, mean in means.items()}
 
 
