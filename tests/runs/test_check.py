@@ -58,12 +58,15 @@ from polyfed.methods import Local
 
 class Settings(MethodSettings):
     least: int = 4
+    never: int = 0
 
 class Choosy(Local):
     name = "choosy-plug-in"
     Settings = Settings
 
     def check(self, federation):
+        if federation.roster[0].samples == self.settings.never:
+            raise MethodError(f"choosy cannot take {self.settings.never} samples: try another seed")
         if len(federation.roster) < self.settings.least:
             raise MethodError(f"choosy needs {self.settings.least} clients: set data.clients={self.settings.least}")
 """
@@ -96,4 +99,16 @@ def test_a_sweep_checks_every_run_before_the_first_one_starts(command: Command, 
     said = command("sweep", choosy, "--set", "method.least=2,5", "--out", "swept")
     assert said.code == 2
     assert said.err == "polyfed: method.least=5: choosy needs 5 clients: set data.clients=5\n"
+    assert not Path("swept").exists()
+
+
+def test_a_sweep_checks_every_seed_too(command: Command, choosy: Path) -> None:
+    """Another seed deals out other rows: here one that the method refuses."""
+    content = {"data": {"limit": 200, "clients": 3}, "method": "local"}
+    samples = [Simulation(read_config({**content, "seed": seed})).roster[0].samples for seed in (0, 1)]
+    assert samples[0] != samples[1]
+    settings = ("--set", "method.least=2", "--set", f"method.never={samples[1]}")
+    said = command("sweep", choosy, *settings, "--seeds", 2, "--out", "swept")
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert f"choosy cannot take {samples[1]} samples" in said.err
     assert not Path("swept").exists()

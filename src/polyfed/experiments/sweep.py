@@ -24,6 +24,7 @@ from polyfed import disk
 from polyfed.errors import CheckpointError, ConfigError, UserError
 from polyfed.experiments.grid import run_jobs
 from polyfed.experiments.jobs import Job, JobFailure
+from polyfed.federation.method import Method
 from polyfed.report.sweeps import (
     FinishedRun,
     VariantResult,
@@ -195,7 +196,7 @@ def plan_sweep(
         values = dict(zip(sets, combination, strict=True))
         shown = {key: values[key] for key in varied}
         name = _name(shown)
-        checked = _checked(content, values, name if varied else "")
+        checked = _checked(content, values, name if varied else "", seeds)
         for other, (known, _) in found.items():
             if known == checked:
                 raise ConfigError(f"{name} is the same run as {other}: leave one out")
@@ -219,11 +220,16 @@ def _jobs(config: RunConfig, folder: Path, seeds: int) -> list[Job]:
     ]
 
 
-def _checked(content: Mapping[str, Any], values: Mapping[str, str], name: str) -> RunConfig:
-    """The config of a combination, with which a federation can be made."""
+def _checked(content: Mapping[str, Any], values: Mapping[str, str], name: str, seeds: int) -> RunConfig:
+    """The config of a combination, with which a federation can be made.
+
+    Other seeds deal out other rows, which matters only to a method that has a check of its own.
+    """
     try:
         config = read_config(content, [f"{key}={values[key]}" for key in outer_first(values)])
-        Simulation(config)
+        if type(Simulation(config).method).check is not Method.check:
+            for seed in range(config.seed + 1, config.seed + seeds):
+                Simulation(config.model_copy(update={"seed": seed}))
     except UserError as error:
         raise type(error)(f"{name}: {error}" if name else str(error)) from None
     return config
