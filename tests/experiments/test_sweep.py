@@ -19,11 +19,12 @@ import pytest
 import yaml
 from PIL import Image
 from rich.console import Console
-from tests.conftest import round_of
+from tests.conftest import Command, round_of
+from tests.engines.test_tracebacks import Buggy
 
 import polyfed
 from polyfed import Client, Fields, Fleet, Server, client_step
-from polyfed.errors import ConfigError, MethodError
+from polyfed.errors import ClientFailure, ConfigError, MethodError
 from polyfed.experiments.sweep import plan_sweep, read_sets, split_values
 from polyfed.federation import method as methods
 from polyfed.methods import Local
@@ -234,6 +235,39 @@ def test_where_nothing_else_was_measured_there_is_no_second_table(
 ) -> None:
     done = polyfed.sweep({**small, "rounds": 1}, {"method": ["local"]}, out=tmp_path / "out", workers=1)
     assert done.further_table() is None
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_in_a_narrow_terminal_nothing_of_the_table_is_cut(done: polyfed.SweepResult, width: int) -> None:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(done.table())
+    text = console.export_text()
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    for row in done.rows:
+        for value in (row.last_own, row.last_whole, row.chosen_own, row.chosen_whole):
+            assert any(with_spread(value) in line for line in lines)
+        assert f"{row.seconds:.1f}" in text.split()
+        assert all(any(value in line for line in lines) for value in row.values.values())
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_clients_that_failed_in_a_sweep_are_told_for_each_variant(
+    tmp_path: Path, small: dict[str, Any], monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
+    monkeypatch.setitem(methods._registered, Buggy.name, Buggy)
+    small["rounds"] = 1
+    sets = {"method": ["local", "buggy"]}
+    words = "method=buggy: clients failed in 2 of 2 runs; 1 of 4 clients (client-1) failed in step 'train'"
+    with pytest.warns(ClientFailure) as caught:
+        done = polyfed.sweep(small, sets, seeds=2, out=tmp_path / "out", workers=1)
+    (warning,) = caught
+    assert str(warning.message).startswith(words)
+    assert done.failed_clients() == [str(warning.message)]
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(small))
+    said = command("sweep", "small.yaml", "--set", "method=local,buggy", "--seeds", 2, "--out", "out")
+    assert said.code == 0  # the runs themselves have finished
+    assert words in said.out
 
 
 def test_curves_are_drawn_for_few_and_for_many_variants(done: polyfed.SweepResult, tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from polyfed.learn import METRICS, metrics_of
 from polyfed.methods import local_training
 from polyfed.runs.api import load_model
 from polyfed.runs.checkpoint import RunDirectory, read_lines
-from polyfed.runs.rounds import FAILURES_LOG, Run
+from polyfed.runs.failures import FAILURES_LOG
+from polyfed.runs.rounds import Run
 from polyfed.runs.setup import Simulation
 from polyfed.testing import result_of
 

@@ -21,6 +21,11 @@ def print_any(table: Table | None) -> None:
         console.print(table)
 
 
+def say(line: str) -> None:
+    """Print a line as it is: no markup in names from outside, and not cut into pieces."""
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
 def log_to_screen(*, verbose: bool) -> None:
     """Let what polyfed logs appear on stderr: warnings and what matters, or all of it."""
     level = logging.DEBUG if verbose else logging.WARNING

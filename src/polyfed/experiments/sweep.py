@@ -12,6 +12,7 @@ import itertools
 import json
 import logging
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,13 +22,15 @@ import yaml
 from rich.table import Table
 
 from polyfed import disk
-from polyfed.errors import CheckpointError, ConfigError, UserError
+from polyfed.errors import CheckpointError, ClientFailure, ConfigError, UserError
 from polyfed.experiments.grid import run_jobs
 from polyfed.experiments.jobs import Job, JobFailure
 from polyfed.federation.method import Method
+from polyfed.report.fitting import FittedTable
 from polyfed.report.sweeps import (
     FinishedRun,
     VariantResult,
+    failed_clients,
     results_csv,
     sweep_further,
     sweep_table,
@@ -78,13 +81,17 @@ class SweepResult:
     rows: Sequence[VariantResult]
     failures: Sequence[JobFailure]
 
-    def table(self) -> Table:
+    def table(self) -> FittedTable:
         """The rows, to be printed by rich."""
         return sweep_table(self.rows)
 
     def further_table(self) -> Table | None:
         """Stages of a round, servers' models and metrics beside accuracy, to be printed by rich; None without any."""
         return sweep_further(self.rows)
+
+    def failed_clients(self) -> list[str]:
+        """Where clients failed in runs that finished nevertheless, a line for each variant."""
+        return failed_clients(self.runs)
 
 
 @dataclass(frozen=True)
@@ -178,6 +185,8 @@ def sweep(
         logger.warning("%s failed: %s", failure.job.path, failure.reason)
     result = planned.result(failures)
     planned.write(result)
+    for line in result.failed_clients():
+        warnings.warn(line, ClientFailure, stacklevel=2)
     return result
 
 

@@ -24,6 +24,7 @@ from polyfed.learn.losses import (
 from polyfed.learn.measures import CONFUSION, METRICS, MetricName, Metrics, load_metrics, metrics_of
 from polyfed.learn.projection import project, project_both
 from polyfed.learn.proximal import Proximal
+from polyfed.learn.robust import robust_mean
 from polyfed.learn.stacked import can_stack, can_stack_loss, supervised_together
 from polyfed.learn.statistics import recompute_statistics
 from polyfed.learn.supervision import ExtraLoss, FeatureLoss, LocalLoss, supervised
@@ -86,6 +87,7 @@ __all__ = [
     "project",
     "project_both",
     "recompute_statistics",
+    "robust_mean",
     "score",
     "soften",
     "supervised",

@@ -1,4 +1,4 @@
-"""Tables for the terminal: one run, several compared, methods, models, data sets, and who holds what."""
+"""Tables for the terminal: one run, methods, models, data sets, and who holds what."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from polyfed.federation.message import Kind
 from polyfed.federation.method import Need, registered
 from polyfed.learn import CONFUSION, Training
 from polyfed.report.measures import PARTS, Measure, further_measures, worst_metrics
-from polyfed.runs.history import RunRecord, local_run_for
+from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound, sent_per_client
 
 MOST_CLIENTS = 50  # listed by `partition`; the others are only counted
@@ -36,43 +36,23 @@ def amount(size: float) -> str:
     raise AssertionError
 
 
-def compare_table(records: Sequence[RunRecord]) -> Table:
-    """One row per run: accuracy on a client's own test data and on the whole test set, gain, and cost."""
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        title="accuracy in % at the last round; own: a client's own test data, all: the whole test set",
-    )
-    table.add_column("run")
-    for name in ("own mean", "± spread", "worst", "all mean", "gain own", "gain all", "chosen own (round)"):
-        table.add_column(name, justify="right")
-    for name in ("sent per client", "seconds"):
-        table.add_column(name, justify="right")
-    for record in records:
-        summary = record.summary
-        last, chosen = summary["last"], summary["chosen"]
-        own, whole = last.get("own", {}), last.get("whole", {})
-        local = local_run_for(record, list(records))
-        gain = record.gain_over(local) if local is not None and local.path != record.path else {}
-        sent = sent_per_client(summary)
-        best = f"{percent(chosen.get('own', {}).get('mean'))} ({chosen['round']})" if chosen else "–"
-        table.add_row(
-            record.path.name,
-            percent(own.get("mean")),
-            percent(own.get("spread")),
-            percent(own.get("worst")),
-            percent(whole.get("mean")),
-            signed(gain.get("own")),
-            signed(gain.get("whole")),
-            best,
-            amount(sent) if sent else "nothing",
-            f"{summary['seconds']:.1f}",
-        )
-    return table
+def sent_words(summary: Mapping[str, Any]) -> str:
+    """What a client sent in a run, for people; where all data are in one place, a client's data are there too."""
+    if pools_data(summary):
+        return "all its data"
+    sent = sent_per_client(summary)
+    return amount(sent) if sent else "nothing"
+
+
+def pools_data(summary: Mapping[str, Any]) -> bool:
+    """Whether the method of a run needs everybody's data in one place; not of one that is not installed here."""
+    kind = registered().get(summary["method"])
+    return kind is not None and Need.ALL_DATA in kind(kind.Settings(), Training()).needs
 
 
 def signed(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:+.1f}"
+    """In per cent, with its sign; what rounds to zero is +0.0."""
+    return "" if share is None else f"{round(100 * share, 1) + 0.0:+.1f}"
 
 
 def result_table(record: RunRecord, local: RunRecord | None) -> Table:
@@ -82,12 +62,13 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
         title_justify="left",
-        title=f"{summary['name']}: {summary['method']}, {summary['clients']} clients",
+        title=escape(f"{summary['name']}: {summary['method']}, {summary['clients']} clients"),
     )
-    table.add_column("in %" if "metrics" in summary["last"] else "accuracy in %")
-    table.add_column(f"last round ({summary['rounds']})", justify="right")
+    # In a narrow terminal the words are folded, the numbers never.
+    table.add_column("in %" if "metrics" in summary["last"] else "accuracy in %", overflow="fold")
+    table.add_column(f"last round\n({summary['rounds']})", justify="right", no_wrap=True)
     if chosen:
-        table.add_column(f"chosen on validation ({chosen['round']})", justify="right")
+        table.add_column(f"chosen on\nvalidation ({chosen['round']})", justify="right", no_wrap=True)
     rounds = [summary["last"], *([chosen] if chosen else [])]
     for title, *accuracies in _accuracies(rounds):
         table.add_row(title, *map(percent, accuracies))
@@ -99,13 +80,13 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
         table.add_row(escape(title), *cells)
     if local is not None:
         for part, gain in record.gain_over(local).items():
-            table.add_row(f"gain over {local.path.name}, {part}", signed(gain))
+            table.add_row(escape(f"gain over {local.path.resolve().name}, {part}"), signed(gain))
     for name, scores in summary["last"]["architectures"].items():
         shown = " / ".join(percent(scores[part]) for part in ("own", "whole") if part in scores)
-        table.add_row(f"{name} (own / whole)", shown or "–")
+        table.add_row(escape(f"{name} (own / whole)"), shown or "–")
     for direction in ("up", "down"):
         sizes = summary["bytes"][direction]
-        shown = ", ".join(f"{kind} {amount(size)}" for kind, size in sizes.items())
+        shown = "\n".join(f"{kind} {amount(size)}" for kind, size in sizes.items())
         table.add_row(f"bytes {direction}", shown or "nothing")
     if summary["failures"]:
         table.add_row("failed client steps", str(summary["failures"]))
@@ -175,18 +156,18 @@ def further_table(
     return table
 
 
-def compare_further(records: Sequence[RunRecord]) -> Table | None:
+def compare_further(runs: Mapping[str, RunRecord]) -> Table | None:
     """What was measured beside accuracy in several runs; None if nothing was."""
     found = [
         (
-            record.path.name,
+            name,
             {
                 when: {measure: percent(value) for measure, value in further_measures(record, when).items()}
                 for when in REPORTED_ROUNDS
                 if record.summary[when]
             },
         )
-        for record in records
+        for name, record in runs.items()
     ]
     return further_table("run", found)
 
