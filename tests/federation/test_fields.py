@@ -14,6 +14,7 @@ from polyfed.engines import Inline, Pool
 from polyfed.errors import MethodError, RunError
 from polyfed.federation.engine import Engine
 from polyfed.federation.fields import (
+    Counts,
     Declared,
     Indices,
     LikeWeights,
@@ -67,6 +68,10 @@ def even(rows: int, columns: int) -> Tensor:
         (Indices("public"), torch.tensor([0, 6, 3])),
         (Indices("public"), torch.tensor([6], dtype=torch.int32)),
         (Indices("classes"), torch.tensor([1, 1])),
+        (Indices("public", distinct=True), torch.tensor([6, 0, 3])),
+        (Counts("rows"), torch.tensor([1, 5, 2, 1])),
+        (Counts("classes"), torch.tensor([1, 10**12])),
+        (Counts("classes"), torch.tensor([1, 2], dtype=torch.int32)),
         (LikeWeights("weights"), {name: tensor + 1 for name, tensor in WEIGHTS.items()}),
         (LikeWeights("weights", only=lambda name: name == "weight"), {"weight": torch.ones(2, 3)}),
         (
@@ -97,11 +102,18 @@ def test_what_was_sent_says_a_size_before_the_reply_does() -> None:
     assert reason == "its field are not a table of 4 rows × 3 outputs"
 
 
+@pytest.mark.parametrize("chosen", [3, "all", torch.tensor(3), {"a": 1}], ids=str)
+def test_a_reply_that_does_not_say_its_own_size_is_refused_and_ends_nothing(chosen: Any) -> None:
+    reason = refusal(Table("chosen", "outputs"), torch.zeros(2, 3), chosen=chosen)
+    assert reason == "its reply does not say how many chosen there are"
+
+
 # -- what is refused -----------------------------------------------------------------------------------------
 
 TABLE = "its field are not a table of 4 rows × 3 outputs"
 IMPROBABLE = "its field are not probabilities: each at least 0, and 1 in sum"
 NO_ROWS = "its field are not row numbers from 0 to 6"
+NO_COUNTS = "its field are not 4 whole numbers from 1"
 NO_NUMBER = "its field is not a number from 0 to 1"
 
 
@@ -122,6 +134,17 @@ NO_NUMBER = "its field is not a number from 0 to 1"
         (Probabilities("rows", "outputs"), 2 * even(4, 3), IMPROBABLE),
         (Probabilities("rows", "outputs"), torch.tensor([[1.5, -0.5, 0.0]] * 4), IMPROBABLE),
         (Probabilities("rows", "outputs"), torch.zeros(4, 3), IMPROBABLE),
+        (Counts("rows"), torch.tensor([1, 5, 2]), NO_COUNTS),
+        (Counts("rows"), torch.tensor([1, 5, 2, 0]), NO_COUNTS),
+        (Counts("rows"), torch.tensor([1, 5, 2, -1]), NO_COUNTS),
+        (Counts("rows"), torch.tensor([1.0, 5.0, 2.0, 1.0]), NO_COUNTS),
+        (Counts("rows"), torch.tensor([[1, 5, 2, 1]]), NO_COUNTS),
+        (Counts("rows"), [1, 5, 2, 1], NO_COUNTS),
+        (
+            Indices("public", distinct=True),
+            torch.tensor([1, 2, 1]),
+            "its field are not different row numbers from 0 to 6",
+        ),
         (Indices("public"), torch.tensor([7]), NO_ROWS),
         (Indices("public"), torch.tensor([-1]), NO_ROWS),
         (Indices("public"), torch.tensor([[1]]), NO_ROWS),

@@ -120,7 +120,7 @@ def test_a_directory_with_something_in_it_is_not_overwritten(tmp_path: Path, sto
     with pytest.raises(CheckpointError, match=r"not empty and holds no run: choose another --out$"):
         RunDirectory(mine, new=True)
     assert (mine / "precious.txt").read_text() == "mine"
-    with pytest.raises(CheckpointError, match=r"holds a run: choose another --out, or `polyfed resume .*`"):
+    with pytest.raises(CheckpointError, match=r"holds a run: choose another --out, `polyfed resume .*`"):
         RunDirectory(stopped, new=True)
 
 

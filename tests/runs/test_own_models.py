@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from torch import nn
+from torch import Tensor, nn
 
 import polyfed
-from polyfed import learn
+from polyfed import learn, models
 from polyfed.models import memory_format
 from polyfed.testing import result_of
 
@@ -112,6 +112,27 @@ def test_a_name_that_cannot_be_a_files_is_refused_before_anything_starts(tmp_pat
     with pytest.raises(polyfed.UserError, match="a model cannot be called"):
         polyfed.prepare(BASE, models={name: small}, rounds=1, out=out, workers=1)
     assert not out.exists()
+
+
+def test_clients_whose_function_builds_a_known_model_start_differently_and_reproducibly(
+    tmp_path: Path,
+) -> None:
+    def narrow() -> nn.Module:
+        return models.build("mlp-small", (1, 8, 8), 10)
+
+    found = []
+    for name in ("one", "again"):
+        run = polyfed.prepare(
+            BASE, method="local", models={"net": narrow}, rounds=1, out=tmp_path / name, workers=1
+        )
+        found.append([models_weights(run.federation.own_model(index)) for index in range(2)])
+        run.close()
+    assert not torch.equal(found[0][0], found[0][1])
+    assert all(torch.equal(one, again) for one, again in zip(*found, strict=True))
+
+
+def models_weights(model: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def lazy() -> nn.Module:

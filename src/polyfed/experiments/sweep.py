@@ -25,6 +25,7 @@ from polyfed import disk
 from polyfed.errors import CheckpointError, ClientFailure, ConfigError, UserError
 from polyfed.experiments.grid import run_jobs
 from polyfed.experiments.jobs import Job, JobFailure
+from polyfed.federation.method import Method
 from polyfed.report.fitting import FittedTable
 from polyfed.report.sweeps import (
     FinishedRun,
@@ -216,7 +217,7 @@ def plan_sweep(
         values = dict(zip(sets, combination, strict=True))
         shown = {key: values[key] for key in varied}
         name = _name(shown)
-        checked, fingerprint = _checked(content, values, name if varied else "", given)
+        checked, fingerprint = _checked(content, values, name if varied else "", given, seeds)
         for other, (known, _) in found.items():
             if known == checked:
                 raise ConfigError(f"{name} is the same run as {other}: leave one out")
@@ -252,15 +253,19 @@ def _jobs(config: RunConfig, folder: Path, seeds: int, given: _Given) -> list[Jo
 
 
 def _checked(
-    content: Mapping[str, Any], values: Mapping[str, str], name: str, given: _Given
+    content: Mapping[str, Any], values: Mapping[str, str], name: str, given: _Given, seeds: int
 ) -> tuple[RunConfig, str]:
     """The config of a combination, with which a federation can be made, and the fingerprint of its data.
 
     What is given from Python has its place in the config, as in that of a run: it is compared when the sweep goes on.
+    Other seeds deal out other rows, which matters only to a method that has a check of its own.
     """
     try:
         config = read_config(content, [f"{key}={values[key]}" for key in outer_first(values)])
         federation = Simulation(config, given.data, given.models)
+        if type(federation.method).check is not Method.check:
+            for seed in range(config.seed + 1, config.seed + seeds):
+                Simulation(config.model_copy(update={"seed": seed}), given.data, given.models)
     except UserError as error:
         raise type(error)(f"{name}: {error}" if name else str(error)) from None
     names = config.models.model_copy(update={"names": federation.config.models.names})

@@ -6,13 +6,15 @@ A method's `sends` gives every field that may leave a client its kind, and may s
 |----------------------------------|-----------------------------------------------------------------------------|
 | `Table(rows, columns)`           | numbers, rows × columns; logits unless another kind is named                |
 | `Probabilities(rows, columns)`   | such a table whose rows are not below 0 and add up to 1                     |
-| `Indices(below)`                 | whole numbers from 0 up to, not including, a size                           |
+| `Indices(below)`                 | whole numbers from 0 up to, not including, a size; all different if so told |
+| `Counts(rows)`                   | whole numbers from 1, so many as a size says                                |
 | `LikeWeights(sent)`              | tensors of the names, shapes and types of a field that the client was sent  |
 | `Number(least, most)`            | one number in a range                                                       |
 | a bare `Kind`                    | anything that can travel                                                    |
 
 Sizes are given by name: `outputs` (of every model), `classes` (of the private data), `public` (rows of the public set),
-or a field that was sent or is in the same reply, for its length. Nothing may be NaN or infinite.
+`features` (of every model, where the method declares `Need.COMMON_FEATURES`), or a field that was sent or is in the
+same reply, for its length. Nothing may be NaN or infinite.
 
 A reply that is refused is left out, and the reason stands in the run's history. Peers' messages in gossip pass the same
 door. What a client measured and noted on the way does so too, before it leaves the client and when it arrives: scores
@@ -49,16 +51,18 @@ class Surroundings:
     reply: Fields = field(default_factory=dict)
 
     def size(self, name: str) -> int:
-        """A size by name."""
+        """A size by name; a `NoSize` if there is none of that name."""
         if name in self.sizes:
             return self.sizes[name]
         for fields in (self.sent, self.reply):
             value = fields.get(name)
             if isinstance(value, Tensor) and value.dim():
                 return len(value)
-        raise MethodError(
-            f"'{name}' is not a size: use {', '.join(self.sizes)}, or a field that was sent or is in the reply"
-        )
+        raise NoSize(name)
+
+
+class NoSize(Exception):
+    """A size that nothing gives: a mistake in a declaration, or a reply that does not say it."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +109,10 @@ class Probabilities(Table):
 
 @dataclass(frozen=True)
 class Indices(Field):
-    """Row numbers: a list of whole numbers below a size, at least one."""
+    """Row numbers: a list of whole numbers below a size, at least one; none of them twice, if `distinct`."""
 
     below: str = "public"
+    distinct: bool = False
     kind: Kind = field(default=Kind.INDICES, kw_only=True)
 
     def refusal(self, name: str, value: Any, around: Surroundings) -> str | None:
@@ -118,9 +123,29 @@ class Indices(Field):
             and value.dim() == 1
             and len(value)
             and 0 <= int(value.min()) <= int(value.max()) < end
+            and not (self.distinct and len(value.unique()) < len(value))
         ):
             return None
-        return f"its {name} are not row numbers from 0 to {end - 1}"
+        return f"its {name} are not {'different ' if self.distinct else ''}row numbers from 0 to {end - 1}"
+
+
+@dataclass(frozen=True)
+class Counts(Field):
+    """How many there are of each: whole numbers, none below 1."""
+
+    rows: str = "rows"
+    kind: Kind = field(default=Kind.STATISTICS, kw_only=True)
+
+    def refusal(self, name: str, value: Any, around: Surroundings) -> str | None:
+        length = around.size(self.rows)
+        if (
+            isinstance(value, Tensor)
+            and value.dtype in (torch.int32, torch.int64)
+            and value.shape == (length,)
+            and bool((value > 0).all())
+        ):
+            return None
+        return f"its {name} are not {length} whole numbers from 1"
 
 
 @dataclass(frozen=True)
@@ -195,7 +220,15 @@ def why_refused(
     if spoilt is not None:
         return f"its {spoilt} hold NaN or infinity"
     reasons = (field_of(declared[name]).refusal(name, value, around) for name, value in fields.items())
-    return next((reason for reason in reasons if reason is not None), None)
+    try:
+        return next((reason for reason in reasons if reason is not None), None)
+    except NoSize as missing:
+        name = str(missing)
+        if name in declared:
+            return f"its reply does not say how many {name} there are"
+        raise MethodError(
+            f"'{name}' is not a size: use {', '.join(around.sizes)}, or a field that was sent or is in the reply"
+        ) from None
 
 
 def why_report_refused(

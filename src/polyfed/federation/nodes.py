@@ -170,13 +170,16 @@ class Client(NodeTensors):
             self._streams[purpose] = self.seeds.torch(purpose, self.name, now.round, now.sequence)
         return self._streams[purpose]
 
-    def measure(self, stage: str, *, whole: bool = True) -> None:
+    def measure(self, stage: str, *, model: nn.Module | None = None, whole: bool = True) -> None:
         """Record the model's accuracy at this stage of the round (costs nothing in rounds not evaluated).
 
         On the client's own validation and test rows, and on the whole test set unless that is not wanted.
+
+        model: another one than the client's, such as a scratch model, or a module that answers in another way.
         """
         if self.moment.measuring:
-            self.measured[stage] = self.observer.scores(self, self.model, slice(None) if whole else slice(0))
+            scored = self.model if model is None else model
+            self.measured[stage] = self.observer.scores(self, scored, slice(None) if whole else slice(0))
 
     def note(self, name: str, value: Tensor | float) -> None:
         """Record a number, such as a loss (costs nothing in rounds not evaluated); the mean over clients is kept.

@@ -95,7 +95,7 @@ class FedAvg(Method):
         local_training.train(me, self.local_loss(me, weights))
         return self.trained(me)
 
-    def local_loss(self, me: Client, weights: Weights) -> learn.ExtraLoss | None:
+    def local_loss(self, me: Client, weights: Weights) -> learn.LocalLoss | None:
         """What is added to the cross-entropy of each batch: nothing."""
         return None
 

@@ -242,7 +242,7 @@ def _yes(truth: bool) -> str:
 def models_table(
     pattern: str, shape: tuple[int, ...], outputs: int, norm: Literal["batch", "group"]
 ) -> Table:
-    """The models whose names match a wildcard, with their sizes and the memory layout in which each is fastest.
+    """The models whose names match a wildcard: sizes, features, and the memory layout in which each is fastest.
 
     shape: of the input: channels, height and width.
     """
@@ -254,7 +254,7 @@ def models_table(
         title_justify="left",
         title=f"models for {'x'.join(map(str, shape))} inputs and {outputs} classes",
     )
-    for name in ("model", "parameters", "MACs", "memory (batch 1)", "layout"):
+    for name in ("model", "parameters", "MACs", "memory (batch 1)", "features", "layout"):
         table.add_column(name, justify="left" if name in ("model", "layout") else "right")
     for row in rows:
         table.add_row(
@@ -262,6 +262,7 @@ def models_table(
             f"{row.size.parameters:,}",
             f"{row.size.macs:,}",
             amount(row.size.memory_bytes),
+            "–" if row.features is None else str(row.features),
             "channels-last" if row.channels_last else "default",
         )
     return table

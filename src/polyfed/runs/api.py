@@ -184,20 +184,13 @@ def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None
     make: makes the model, where its architecture is the user's own.
     """
     folder = Path(path)
-    file = folder / "models" / f"{name}.safetensors"
+    file = folder / "models" / f"{known_models.file_name(name)}.safetensors"
     if not file.exists():
         file = _shared_model(folder, name)
     with safetensors.safe_open(file, framework="pt") as content:
         facts = json.loads(content.metadata()[METADATA_KEY])
-    if make is not None:
-        model = make()
-        known_models.materialise(model, tuple(facts["shape"]))
-    elif known_models.is_known(facts["architecture"]):
-        model = known_models.build(
-            facts["architecture"], tuple(facts["shape"]), facts["outputs"], norm=facts["norm"]
-        )
-    else:
-        raise OwnModelError(facts["architecture"])
+    model = _made_again(facts) if make is None else make()
+    known_models.materialise(model, tuple(facts["shape"]))
     learn.load_weights(model, safetensors.torch.load_file(file))
     model.eval()
     return as_trained(model, folder)
@@ -207,11 +200,28 @@ def _check_given_again(wanted: ModelsSection, given: Mapping[str, ModelMaker]) -
     """A run's own models are told apart by their names: all of them must be there, and no others."""
     names = wanted.all_names()
     for name in names:
-        if name not in given and (name in wanted.own or not known_models.is_known(name)):
+        from_python = name in wanted.own and not known_models.is_outside(name)
+        if name not in given and (from_python or not known_models.is_known(name)):
             raise ConfigError(f"'{name}' is a model of your own: pass it again as models=…")
     for name in given:
         if name not in names:
             raise ConfigError(f"models=…: '{name}' is no model of this run: {nearest(name, names)}")
+
+
+def _made_again(facts: Mapping[str, Any]) -> nn.Module:
+    """A model as a file's facts say, if it can be made of them."""
+    name, shape, outputs, norm = (
+        facts["architecture"],
+        tuple(facts["shape"]),
+        facts["outputs"],
+        facts["norm"],
+    )
+    if not known_models.is_known(name):
+        raise OwnModelError(name)
+    own = known_models.own_maker(name, shape, outputs, norm)
+    if own is not None:
+        return own()
+    return known_models.build(name, shape, outputs, norm=norm, features=facts.get("features"))
 
 
 def _shared_model(folder: Path, name: str) -> Path:
@@ -227,7 +237,7 @@ def _shared_model(folder: Path, name: str) -> Path:
         known_names = ", ".join(names) if few else f"{names[0]} to {names[len(names) - 1]}"
         raise CheckpointError(f"no final model '{name}' in {folder}: use {known_names}")
     architecture = shared["architectures"][shared["which"][names.index(name)]]
-    file = folder / "models" / f"{architecture}.safetensors"
+    file = folder / "models" / f"{known_models.file_name(architecture)}.safetensors"
     if not file.exists():
         raise CheckpointError(f"{name} never took part in {folder}: it has no trained model")
     return file

@@ -145,12 +145,16 @@ class Models(Section):
     """Which model each client trains."""
 
     names: Annotated[list[str], Field(min_length=1)] = ["mlp"]
+    """Registered names, those of plug-ins, and `my_models:small_net`: a function of a module of one's own."""
     assign: Literal["round-robin", "random", "budget"] = "round-robin"
     clients: dict[str, str] = {}
     """For single clients, by name or number, and ranges: {north: wrn-10-1, "0-5": vgg11}. Overrides `assign`."""
     budgets: list[BudgetSection] = []
     """For `assign: budget` and drop-out by budget: dealt out to the clients in turn."""
     norm: Literal["batch", "group"] = "batch"
+    features: Annotated[int, Field(ge=1)] | None = None
+    """How many features every built-in model has: a linear layer of this width, with ReLU, in front of its head. null
+    leaves each with its own (`polyfed models` lists them)."""
     server: str | None = None
     """The server's model, for methods that have one."""
     own: dict[str, OwnModel] = {}

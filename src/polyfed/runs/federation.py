@@ -49,7 +49,8 @@ class Federation(Protocol):
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """What the fields of replies are compared with: outputs, private classes, public rows."""
+        """What the fields of replies are compared with: outputs, private classes, public rows; and features,
+        where the method needs one number for all."""
 
     @property
     def scored_outputs(self) -> int | None:

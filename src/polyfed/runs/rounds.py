@@ -12,7 +12,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from polyfed import disk, learn
+from polyfed import disk, learn, models
 from polyfed.errors import CheckpointError, RunError, StepFailed, WorkerLost
 from polyfed.federation.engine import Engine, Failure
 from polyfed.federation.fleet import EngineFleet
@@ -381,9 +381,10 @@ class Run:
             "shape": self.server.shape,
             "outputs": self.server.outputs,
             "norm": self.config.models.norm,
+            "features": self.config.models.features,
         }
         # One key: safetensors writes several in no fixed order, and equal models should be equal files.
         metadata = {METADATA_KEY: json.dumps(facts)}
-        path = self.path / "models" / f"{name}.safetensors"
+        path = self.path / "models" / f"{models.file_name(name)}.safetensors"
         tensors = {key: tensor.contiguous() for key, tensor in weights.items()}
         safetensors.torch.save_file(tensors, path, metadata)

@@ -12,7 +12,7 @@ from polyfed.data import InputForm, Rows
 from polyfed.errors import ConfigError, MethodError
 from polyfed.federation.method import Method, Need
 from polyfed.federation.nodes import Assistant, Client, Holdings, ScratchModels, Server
-from polyfed.federation.roster import Roster
+from polyfed.federation.roster import FederationFacts, Roster
 from polyfed.runs.architectures import Architectures, ModelMaker
 from polyfed.runs.client_names import client_names
 from polyfed.runs.config import RunConfig, pick_device
@@ -72,6 +72,8 @@ class Simulation:
             architectures=self.models.names,
             public=self.public,
             server_model=config.models.server,
+            features=self._needed_features(),
+            own=[name for name in self.models.names if self.models.is_own(name)],
         )
         if config.training.keep_optimiser and "memory" not in self.method.keeps:
             raise MethodError(
@@ -81,6 +83,24 @@ class Simulation:
         taken = [name for name in self.models.names if name in self.roster.names]
         if taken:
             raise ConfigError(f"data.names: '{taken[0]}' is also the name of a model: rename the client")
+        self.method.check(self._facts(config))
+
+    def _needed_features(self) -> dict[str, int]:
+        """How many features each architecture has, if the method needs one number for all."""
+        if Need.COMMON_FEATURES not in self.method.needs:
+            return {}
+        return {name: self.models.feature_count(name) for name in self.models.names}
+
+    def _facts(self, config: RunConfig) -> FederationFacts:
+        return FederationFacts(
+            roster=self.roster,
+            shape=self.models.shape,
+            outputs=self.outputs,
+            classes=self.classes,
+            public=None if self.public is None else len(self.public),
+            server=config.models.server,
+            feature_count=self.models.feature_count,
+        )
 
     def _resolved(self, config: RunConfig, given_data: bool) -> RunConfig:
         """The config with every `auto` decided: what changes the arithmetic is part of it."""
@@ -90,7 +110,7 @@ class Simulation:
         changes: dict[str, Any] = {"stack": stack, "device": self.device.type}
         if given_data:
             changes["data"] = config.data.model_copy(update={"source": GIVEN})
-        if self.models.makers:
+        if self.models.makers or self.models.own:
             changes["models"] = config.models.model_copy(
                 update={"names": self.models.dealt, "own": self.models.own}
             )
@@ -121,7 +141,9 @@ class Simulation:
     @property
     def sizes(self) -> dict[str, int]:
         public = 0 if self.public is None else len(self.public)
-        return {"outputs": self.outputs, "classes": self.classes, "public": public}
+        sizes = {"outputs": self.outputs, "classes": self.classes, "public": public}
+        common = set(self._needed_features().values())
+        return {**sizes, "features": common.pop()} if common else sizes
 
     @property
     def scored_outputs(self) -> int | None:
