@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import polyfed
 from polyfed.errors import describe, describe_exit, nearest
 
 
@@ -31,4 +34,22 @@ def test_an_exit_is_described_by_its_code_or_signal(code: int | None, text: str)
 
 def test_an_unknown_word_is_answered_with_the_nearest_or_with_all() -> None:
     assert nearest("fedagv", ["local", "fedavg"]) == "did you mean 'fedavg'?"
+    assert nearest("FEDAGV", ["local", "FedAvg"]) == "did you mean 'FedAvg'?"
     assert nearest("x", ["local", "fedavg"]) == "known: fedavg, local"
+    assert nearest("x", ["local", "fedavg"], "polyfed methods") == "`polyfed methods` lists them"
+    assert nearest("x", []) == "there are none"
+
+
+def calls_of_nearest() -> Iterator[tuple[str, str]]:
+    """Every line of the source in which a message has such a hint, and the rest of that message after it."""
+    for path in Path(polyfed.__file__).parent.rglob("*.py"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if "{nearest(" in line:
+                yield f"{path.name}: {line.strip()}", line.rpartition("{nearest(")[2].partition(")}")[2]
+
+
+def test_the_hint_is_the_end_of_its_message() -> None:
+    """It ends with a question mark, or with a list: what follows it would read badly."""
+    calls = list(calls_of_nearest())
+    assert len(calls) > 10
+    assert [line for line, rest in calls if rest not in ('")', '"', '{more}"')] == []

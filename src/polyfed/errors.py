@@ -91,8 +91,16 @@ def describe_exit(code: int | None) -> str:
     return f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint for a word that is not known: the nearest known one, or all of them."""
+def nearest(word: str, known: Iterable[str], listed_by: str = "") -> str:
+    """A hint for a word that is not known: the nearest known one, or all of them. The end of a message.
+
+    listed_by: the command that lists them, where they are too many for a message.
+    """
     choices = sorted(known)
-    close = difflib.get_close_matches(word, choices, n=1, cutoff=0.5)
-    return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(choices)}"
+    if not choices:
+        return "there are none"
+    folded = {choice.casefold(): choice for choice in choices}
+    close = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean '{folded[close[0]]}'?"
+    return f"`{listed_by}` lists them" if listed_by else f"known: {', '.join(choices)}"

@@ -178,7 +178,7 @@ def _existing(source: str | Path) -> Path:
     if path.exists():
         return path
     if isinstance(source, str) and path.name == source and not path.suffix:
-        raise DataError(f"there is no data set '{source}': {nearest(source, known_sets())}")
+        raise DataError(f"there is no data set '{source}': {nearest(source, known_sets(), 'polyfed data')}")
     raise DataError(f"there is no file or folder {path}")
 
 

@@ -84,7 +84,7 @@ def registered(name: str) -> RegisteredModel:
     for pattern, parse in _families:
         if match := pattern.fullmatch(key):
             return RegisteredModel(parse(match), vectors=False)
-    raise ModelError(f"unknown model '{name}'; {nearest(key, _registered)}")
+    raise ModelError(f"unknown model '{name}'; {nearest(key, _registered, 'polyfed models')}")
 
 
 def build(
