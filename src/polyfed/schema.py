@@ -8,6 +8,7 @@ from __future__ import annotations
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import get_annotations
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
@@ -189,8 +190,10 @@ class Setting:
 
 
 def settings_of(schema: type[BaseModel]) -> list[Setting]:
-    """Every key of a section: its default, what is allowed, what it means."""
-    return [_setting(schema, name, field) for name, field in schema.model_fields.items()]
+    """Every key of a section: its default, what is allowed, what it means; what it inherits comes last."""
+    own_first = dict.fromkeys(name for kind in schema.__mro__ for name in get_annotations(kind))
+    fields = schema.model_fields
+    return [_setting(schema, name, fields[name]) for name in own_first if name in fields]
 
 
 def _setting(schema: type[BaseModel], name: str, field: FieldInfo) -> Setting:

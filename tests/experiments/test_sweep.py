@@ -22,7 +22,8 @@ from rich.console import Console
 from tests.conftest import round_of
 
 import polyfed
-from polyfed.data import PARTITIONS, Dirichlet
+from polyfed.data import Dirichlet
+from polyfed.data.partition import Iid
 from polyfed.errors import ConfigError, MethodError
 from polyfed.experiments.sweep import plan_sweep, read_sets, split_values
 from polyfed.report.curves import accuracy_curves
@@ -79,7 +80,7 @@ def test_kinds_can_be_swept_over_a_file_with_settings_of_one_of_them(small: dict
     plan = plan_sweep(small, sets)
     found = [(job.config.data.partition, job.config.method.settings) for job in plan.jobs]
     assert found[0] == (Dirichlet(alpha=1.0), {"mu": 0.3})
-    assert found[3] == (PARTITIONS["iid"](), {})
+    assert found[3] == (Iid(), {})
     assert len(found) == 6
     with pytest.raises(ConfigError, match=r"kind=iid: data\.partition\.alpha: unknown key"):
         plan_sweep(small, {"data.partition.alpha": ["2"], "data.partition.kind": ["quantity", "iid"]})

@@ -143,32 +143,45 @@ def demo(
 
 
 @app.command()
-def methods() -> None:
-    """List the methods and what each needs and sends."""
+def methods(
+    name: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(metavar="[NAME]", help="A method: everything about it, with all its settings."),
+    ] = None,
+) -> None:
+    """List the methods, or tell everything about one."""
     from polyfed.cli import listing
 
-    listing.methods()
+    listing.methods(name)
 
 
 @app.command(name="models")
 def list_models(
-    pattern: Annotated[str, typer.Argument(help="A wildcard, such as 'res*'.")] = "*",
+    pattern: Annotated[
+        str,
+        typer.Argument(metavar="[NAME]", help="A model: everything about it; or a wildcard, such as 'res*'."),
+    ] = "*",
     shape: Annotated[str, typer.Option(help="Channels×height×width of the input.")] = "3x32x32",
     outputs: Annotated[int, typer.Option(min=1, help="Classes.")] = 10,
     norm: Annotated[str, typer.Option(help="batch or group.")] = "batch",
 ) -> None:
-    """List the models with parameters, multiply-accumulates and memory of a training step."""
+    """List the models and their sizes, or tell everything about one."""
     from polyfed.cli import listing
 
     listing.models(pattern, shape, outputs, norm)
 
 
 @app.command(name="data")
-def list_data() -> None:
-    """List the named data sets and where each would come from."""
+def list_data(
+    name: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(metavar="[NAME]", help="A named data set: everything about it."),
+    ] = None,
+) -> None:
+    """List the named data sets, or tell everything about one."""
     from polyfed.cli import listing
 
-    listing.data()
+    listing.data(name)
 
 
 @app.command()
@@ -183,16 +196,21 @@ def new(
 
 @app.command()
 def partition(
-    file: RunFile,
+    what: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Argument(
+            metavar="[FILE]", help="A run file; or a kind of partition: its settings. Without it: all kinds."
+        ),
+    ] = None,
     set_: Overrides = None,
     figure: Annotated[Path, typer.Option("--figure", "-o", help="The picture to write.")] = Path(
         "partition.png"
     ),
 ) -> None:
-    """Print and plot who holds what."""
+    """Print and plot who holds what, or list the kinds of partitions."""
     from polyfed.cli import listing
 
-    listing.partition(file, set_ or (), figure)
+    listing.partition(what, set_ or (), figure)
 
 
 def _version(wanted: bool) -> None:

@@ -6,12 +6,23 @@ import logging
 
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.text import Text
 
 PLAIN_WIDTH = 150  # of tables where the output is not a terminal
 
 console = Console()
 if not console.is_terminal:
     console = Console(width=PLAIN_WIDTH)
+
+
+def say(line: str) -> None:
+    """Print a line as it is: not cut, not coloured."""
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def show(page: Text) -> None:
+    """Print a page whose lines were made to fit."""
+    console.print(page, soft_wrap=True, highlight=False, end="")
 
 
 def log_to_screen(*, verbose: bool) -> None:

@@ -2,6 +2,7 @@
 
 from polyfed.data import augment
 from polyfed.data.dataset import DataSet, Rows
+from polyfed.data.facts import SetFacts, about
 from polyfed.data.named import whereabouts
 from polyfed.data.partition import (
     PARTITIONS,
@@ -25,6 +26,8 @@ __all__ = [
     "PublicSettings",
     "Rotated",
     "Rows",
+    "SetFacts",
+    "about",
     "augment",
     "has_split",
     "known_sets",

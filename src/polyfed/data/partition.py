@@ -135,7 +135,7 @@ class Iid(_Settings):
 
 
 class Dirichlet(_Settings):
-    """Each class is spread over the clients by Dirichlet shares; see `dirichlet` for the dialects."""
+    """Each class is spread over the clients by Dirichlet shares. For the dialects see the function `dirichlet`."""
 
     kind: Literal["dirichlet"] = "dirichlet"
     alpha: float = Field(0.5, gt=0, allow_inf_nan=False)
