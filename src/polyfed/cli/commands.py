@@ -221,7 +221,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def common(
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Log what is done: set-up, workers, rounds, checkpoints.")
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
