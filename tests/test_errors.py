@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import polyfed
-from polyfed.errors import describe, describe_exit, nearest
+from polyfed.errors import describe, describe_exit, describe_os_error, nearest
 
 
 def test_an_exception_is_described_in_one_line_of_bounded_length() -> None:
@@ -30,6 +31,26 @@ def test_an_exception_is_described_in_one_line_of_bounded_length() -> None:
 )
 def test_an_exit_is_described_by_its_code_or_signal(code: int | None, text: str) -> None:
     assert describe_exit(code) == text
+
+
+def test_what_the_system_refuses_is_told_in_words(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    told = {
+        file / "x" / "y": f"{file} is a file, not a folder",
+        tmp_path: f"{tmp_path} is a folder, not a file",
+        tmp_path / "no": f"there is no {tmp_path / 'no'}",
+        tmp_path / "no" / "x": f"there is no folder {tmp_path / 'no'}",
+    }
+    for path, words in told.items():
+        with pytest.raises(OSError, match=re.escape(str(path))) as caught:
+            path.read_text()
+        assert describe_os_error(caught.value) == words
+    assert (
+        describe_os_error(PermissionError(13, "Permission denied", "x")) == "no permission to read or write x"
+    )
+    assert describe_os_error(OSError(28, "No space left on device", "x")) == "x: No space left on device"
+    assert describe_os_error(OSError(28, "No space left on device")) == "No space left on device"
 
 
 def test_an_unknown_word_is_answered_with_the_nearest_or_with_all() -> None:

@@ -16,6 +16,7 @@ PolyfedError
 from __future__ import annotations
 
 import difflib
+import os
 import signal
 import sysconfig
 import traceback
@@ -89,6 +90,23 @@ def place_in_users_code(error: BaseException) -> str:
 def describe_exit(code: int | None) -> str:
     """How a process ended, from its exit code: `exit code 1`, or `signal SIGKILL`."""
     return f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+
+
+def describe_os_error(error: OSError) -> str:
+    """What the system refused, in words: which file or folder, and what is wrong with it."""
+    if error.filename is None:
+        return error.strerror or str(error)
+    path = Path(os.fsdecode(error.filename))
+    if isinstance(error, NotADirectoryError):
+        file = next((part for part in (path, *path.parents) if part.is_file()), path)
+        return f"{file} is a file, not a folder"
+    if isinstance(error, IsADirectoryError):
+        return f"{path} is a folder, not a file"
+    if isinstance(error, FileNotFoundError):
+        return f"there is no {path}" if path.parent.exists() else f"there is no folder {path.parent}"
+    if isinstance(error, PermissionError):
+        return f"no permission to read or write {path}"
+    return f"{path}: {error.strerror}"
 
 
 def nearest(word: str, known: Iterable[str], listed_by: str = "") -> str:

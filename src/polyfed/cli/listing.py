@@ -13,6 +13,7 @@ from polyfed.report.tables import data_table, method_summaries, methods_table, m
 from polyfed.runs.config import read_config
 from polyfed.runs.setup import Simulation
 
+FIGURES = (".png", ".jpg", ".pdf", ".svg")
 WIDE = 120  # columns from which on there is room for long cells
 
 
@@ -65,6 +66,12 @@ def partition(what: Path | None, overrides: Sequence[str], figure: Path) -> None
 
 
 def _partition_of(file: Path, overrides: Sequence[str], figure: Path) -> None:
+    if figure.suffix.lower() not in FIGURES:
+        raise ConfigError(
+            f"--figure {figure}: its name must end in {', '.join(FIGURES[:-1])} or {FIGURES[-1]}"
+        )
+    if not figure.parent.is_dir():
+        raise ConfigError(f"--figure {figure}: there is no folder {figure.parent}")
     federation = Simulation(read_config(file, overrides))
     classes = federation.dataset.classes
     counts = federation.partition.class_counts(federation.labels, len(classes))
