@@ -60,11 +60,11 @@ WORDS = {
     "less_than": "must be below {lt:g}",
     "literal_error": "must be {expected}",
     "enum": "must be {expected}",
-    "too_short": "must have at least {min_length}",
-    "too_long": "must have at most {max_length}",
+    "too_short": "must have at least {min_length} item",
+    "too_long": "must have at most {max_length} items",
     "string_too_short": "must not be empty",
     "string_pattern_mismatch": "must match {pattern}",
-    "missing": "is missing",
+    "missing": "is missing, and has no default",
     "invalid_key": "cannot be a key: a key is text",
 }
 WITHOUT_VALUE = {"missing", "value_error", "invalid_key", "too_short", "too_long"}

@@ -173,8 +173,11 @@ def test_the_line_says_what_would_do_and_what_was_given() -> None:
             {"models": {"clients": ["mlp"]}},
             "models.clients: must be a section of keys and values such as {a: b}",
         ),
-        ({"models": {"names": []}}, "models.names: must have at least 1"),
-        ({"data": {"partition": {"kind": "natural"}}}, "data.partition.column: is missing"),
+        ({"models": {"names": []}}, "models.names: must have at least 1 item"),
+        (
+            {"data": {"partition": {"kind": "natural"}}},
+            "data.partition.column: is missing, and has no default",
+        ),
         ({"name": "x" * 500 + "/"}, "name: "),
         ({"wire": {"up": {"logit": "half"}}}, "wire.up.logit: must be '"),
         ({3: 4}, "3: cannot be a key: a key is text"),

@@ -59,7 +59,7 @@ def resume(
     workers: Workers = None,
     engine: EngineName = "auto",
 ) -> None:
-    """Go on with a run that was stopped or killed; the result is the same, bit for bit."""
+    """Go on with a run that was stopped or killed. The result is the same, bit for bit."""
     from polyfed.cli import running
 
     running.resume(directory, workers, engine)
@@ -67,7 +67,7 @@ def resume(
 
 @app.command()
 def compare(
-    directories: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Run directories.")],
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR", help="Run directories.")],
 ) -> None:
     """Compare runs in one table."""
     from polyfed.cli import running
@@ -96,10 +96,11 @@ def sweep(
     ] = None,
     workers: Workers = None,
 ) -> None:
-    """Run every combination of some values, with several seeds, and compare them.
+    """Run every combination of some values and compare them.
 
-    Several runs are done at a time. The same command given again goes on with what is left, whether the sweep was
-    stopped (Ctrl-C) or killed. It ends with a table; results.csv and curves.png are in the sweep's folder.
+    Each is run with several seeds, and several runs are done at a time. The same command given again goes on with what
+    is left, whether the sweep was stopped (Ctrl-C) or killed. It ends with a table; results.csv and curves.png are in
+    the sweep's folder.
 
     \b
     polyfed sweep my.yaml --set method=local,fedavg --seeds 3
@@ -126,7 +127,7 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Where the runs are written.")] = Path("polyfed-runs/reproduce"),
     workers: Workers = None,
 ) -> None:
-    """Measure a paper's table again and judge its claims; the same command again goes on."""
+    """Measure a paper's table again and judge its claims. The same command again goes on."""
     from polyfed.cli import experimenting
 
     experimenting.reproduce(what, scale, rows, columns, seeds, plan, out, workers)
@@ -137,7 +138,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where the runs are written.")] = Path("polyfed-runs"),
     workers: Workers = None,
 ) -> None:
-    """Run six methods with eight clients and four architectures on handwritten digits, and compare them."""
+    """Run six methods on handwritten digits and compare them. There are eight clients and four architectures."""
     from polyfed.cli import demonstrating
 
     demonstrating.demo(out, workers)
