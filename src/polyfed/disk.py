@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import weakref
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -50,15 +51,30 @@ def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
+_locks: weakref.WeakSet[TextIO] = weakref.WeakSet()
+
+
 def lock(folder: Path) -> TextIO:
-    """Keep other processes out of a folder until the file that is returned is closed."""
+    """Keep other processes out of a folder until the file that is returned is closed.
+
+    A process that is forked off does not hold the lock: it may outlive this one.
+    """
     file = (folder / LOCK).open("a")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.close()
         raise CheckpointError(f"another process is at work in {folder}: wait for it or stop it") from None
+    _locks.add(file)
     return file
+
+
+def _let_go_of_locks() -> None:
+    for file in list(_locks):
+        file.close()
+
+
+os.register_at_fork(after_in_child=_let_go_of_locks)
 
 
 def read_yaml(file: Traversable, missing: str) -> dict[str, Any]:

@@ -25,13 +25,14 @@ SECTION = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 LONGEST_SHOWN = 60  # letters of a wrong value in a message
 
 
-def _as_list(value: Any) -> Any:
+def as_list(value: Any) -> Any:
+    """What stands for a list of one, or words with commas between them, as a list; anything else as it is."""
     if isinstance(value, str):
         return [word.strip() for word in value.split(",") if word.strip()]
     return [value] if isinstance(value, int | float | Mapping) else value
 
 
-OneOrMore = BeforeValidator(_as_list)
+OneOrMore = BeforeValidator(as_list)
 """For lists whose items hold no commas: `names: mlp` is short for `[mlp]`, `names: mlp, cnn` for `[mlp, cnn]`."""
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from polyfed.data import DataSet, dataset
+from polyfed.data import DataSet
 from polyfed.data.storage import Draft, in_memory
 
 Refuses = Callable[[str], AbstractContextManager[None]]
@@ -41,6 +41,11 @@ def test_constants_are_mean_and_deviation_of_each_channel_in_unit_scale() -> Non
     # channel 0: 0 and 1; channel 1: 0.2 and 0.6; channel 2 is constant, so its deviation counts as 1
     assert data.mean == pytest.approx((0.5, 0.4, 9 / 255))
     assert data.std == pytest.approx((0.5, 0.2, 1.0))
+
+
+def test_images_are_grey_or_in_colour() -> None:
+    assert [small(channels).mode for channels in (1, 3)] == ["L", "RGB"]
+    assert in_memory(Draft("f", np.zeros((2, 3), np.float32), None, ())).mode is None
 
 
 def test_features_are_normalised_one_by_one() -> None:
@@ -84,30 +89,6 @@ def test_bad_rows_and_missing_labels_are_refused(refuses: Refuses) -> None:
         _ = small().without_labels().rows([1]).labels
     with refuses("has no column 'domain'"):
         small().column("domain")
-
-
-def test_the_same_rows_give_the_same_tensor_again() -> None:
-    data = small()
-    first = data.rows([1, 2]).inputs()
-    assert data.rows([1, 2]).inputs() is first
-    assert data.rows([2, 1]).inputs() is not first
-    assert data.rows([1, 2]).inputs(torch.channels_last) is not first
-    assert data.rows([1, 2]).labels is data.rows([1, 2]).labels
-
-
-def test_the_cache_keeps_to_its_limit_and_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = small()
-    one = data.rows([0]).inputs().nbytes
-    cache = dataset._TensorCache(limit=2 * one)
-    monkeypatch.setattr(dataset, "_tensors", cache)
-    a, b = data.rows([0]).inputs(), data.rows([1]).inputs()
-    assert data.rows([0]).inputs() is a  # now the more recently used
-    data.rows([2]).inputs()
-    assert data.rows([0]).inputs() is a
-    assert data.rows([1]).inputs() is not b
-    assert cache.size <= 2 * one
-    large = data.rows([0, 1, 2]).inputs()  # does not fit, so it is not kept
-    assert data.rows([0, 1, 2]).inputs() is not large
 
 
 def test_another_process_gets_the_arrays_of_a_set_that_is_only_in_memory() -> None:

@@ -108,6 +108,19 @@ def test_further_columns_are_kept_where_the_hub_has_them(hub: Hub) -> None:
     assert len(data.classes) == 62
 
 
+def test_a_further_column_with_gaps_is_left_out_unless_it_is_asked_for(hub: Hub, refuses: Refuses) -> None:
+    columns: dict[str, list[Any]] = {
+        "image": [cell(1), cell(2)],
+        "writer_id": ["w9", "w1"],
+        "hsf_id": [4, None],
+        "character": [0, 61],
+    }
+    hub.put("data/train-00000-of-00001.parquet", columns)
+    assert load("femnist").column_names == {"writer_id": ("w1", "w9")}
+    with refuses("column 'hsf_id' has no value in row 1"):
+        load("femnist", columns=["hsf_id"])
+
+
 def test_office_home_comes_in_one_size(hub: Hub) -> None:
     images = [cell(1, (50, 70, 3)), cell(1, (90, 60, 3))]
     hub.put("data/train-0.parquet", {"image": images, "domain": ["Art", "Real World"], "label": [0, 1]})

@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
+from PIL import Image
 from pydantic import ValidationError
 
 from polyfed.data import PublicSettings, Rows, load, make_public
@@ -106,6 +109,45 @@ def test_impossible_public_sets_are_refused(refuses: Refuses) -> None:
         make_public(PublicSettings(source="digits"), vectors, rng())
     with refuses("there is no data set 'digitz': did you mean 'digits'?"):
         make_public(PublicSettings(source="digitz"), data, rng())
+
+
+def test_a_public_table_has_the_columns_of_the_private_one_in_their_order(
+    tmp_path: Path, refuses: Refuses
+) -> None:
+    (tmp_path / "mine.csv").write_text("id,a,b,label\n5,1,2,x\n4,3,4,y\n")
+    (tmp_path / "public.csv").write_text("city,label,b,a\nUlm,x,20,10\nBonn,y,40,30\n")
+    mine = load(tmp_path / "mine.csv", drop=["id"])
+    public, _ = make_public(PublicSettings(source=str(tmp_path / "public.csv")), mine, rng())
+    assert public is not None
+    assert public.dataset.features == ("a", "b")
+    assert public.dataset.inputs.tolist() == [[10, 20], [30, 40]]
+    (tmp_path / "public.csv").write_text("label,a\nx,10\ny,20\n")
+    with refuses("public.csv has no column 'b', which is learnt from"):
+        make_public(PublicSettings(source=str(tmp_path / "public.csv")), mine, rng())
+
+
+def test_public_labels_keep_the_private_numbers_where_some_classes_are_absent(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("a,label\n1,0\n2,1\n3,2\n")
+    (tmp_path / "public.csv").write_text("a,label\n1,0\n2,2\n")
+    mine = load(tmp_path / "mine.csv")
+    public, _ = make_public(PublicSettings(source=str(tmp_path / "public.csv")), mine, rng())
+    assert public is not None
+    assert (public.dataset.first_class, public.labels.tolist()) == (0, [0, 2])
+
+
+def test_a_public_set_of_images_is_decoded_once_whatever_it_is_used_beside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLYFED_DATA", str(tmp_path))
+    for name in ("a/1.png", "b/2.png"):
+        (tmp_path / "folder" / name).parent.mkdir(parents=True)
+        Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "folder" / name)
+    (tmp_path / "mnist").mkdir()
+    cells = [(tmp_path / "folder" / name).read_bytes() for name in ("a/1.png", "b/2.png")]
+    pq.write_table(pa.table({"image": cells, "label": [0, 1]}), tmp_path / "mnist" / "train.parquet")
+    for source in (tmp_path / "folder", "mnist"):
+        found = [load(source, like=private) for private in (None, load("digits"))]
+        assert len({data.folder for data in found if isinstance(data, StoredDataSet)}) == 1
 
 
 def test_a_public_set_that_is_the_private_set_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:

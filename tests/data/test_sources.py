@@ -177,7 +177,9 @@ def test_16_bit_grey_is_scaled_and_not_clipped(tmp_path: Path) -> None:
 
 def test_images_of_different_sizes_need_a_size(tmp_path: Path, refuses: Refuses) -> None:
     path = image_table(tmp_path / "t.parquet", [grey(1), grey(2, (5, 5))], label=[0, 1])
-    with refuses("images differ in size (3×4, but 5×5 in row 1): give one size"):
+    with refuses(
+        f"images differ in size: row 0 of {path} is 3×4, row 1 of {path} is 5×5; data.size: 32 makes"
+    ):
         load(path)
     data = load(path, size=6)
     assert data.shape == (1, 6, 6)
@@ -232,21 +234,23 @@ def test_class_words_of_the_schema_are_used_and_must_suffice(tmp_path: Path, ref
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("a,label\n1,0\n2,1\n", {"label": "lable"}, "no column 'lable': it has a, label"),
+        ("a,label\n1,0\n2,1\n", {"label": "lable"}, "no column 'lable': did you mean 'label'?"),
         ("a,label\n1,0\n2,1\n", {"columns": ["site"]}, "no column 'site': it has a, label"),
         ("a,label\n1,0\n2,1\n", {"image": "img"}, "no column 'img': it has a, label"),
-        ("a,b\n1,0\n2,1\n", {}, "say which column is the label (or 'none') of a, b"),
-        ("a,label\n1,0.5\n2,1\n", {}, "whole numbers, but there is 0.5"),
-        ("a,label\n1,-1\n2,1\n", {}, "there is a label -1"),
-        ("a,label\n1,\n2,1\n", {}, "whole numbers, but there is nan"),
-        ("a,label\n1,1\n2,5000000\n", {}, "is this the label column?"),
+        ("a,b\n1,0\n2,1\n", {}, "say with `label` which column is the label (or none) of a, b"),
+        ("a,label\n1,0.5\n2,1\n", {}, "whole numbers or words, but line 2 has 0.5"),
+        ("a,label\n1,\n2,1\n", {}, "line 2 has no label"),
         ("a,label\n1,x\n2,x\n", {}, "all rows are of one class"),
         ("a,label\n1,0\n2,0\n", {}, "all rows are of one class"),
         ("a,label\n", {}, "no rows"),
-        ("", {}, "cannot be read as a table"),
-        ("a,label\nnan,0\n2,1\n", {}, "1 values are missing (NaN) or infinite, the first in row 0"),
-        ("a,label\n,0\n2,1\n", {}, "1 values are missing"),
-        ("a,label\nx,0\ny,1\n", {}, "columns that are not numbers: a"),
+        ("", {}, "t.csv is empty"),
+        (
+            "a,label\nnan,0\n2,1\n",
+            {},
+            "column 'a' has no value in line 2: put a number there, or leave the column",
+        ),
+        ("a,label\n,0\n2,1\n", {}, "column 'a' has no value in line 2"),
+        ("a,label\nx,0\ny,1\n", {}, "'a' is text ('x' in line 2); data.drop: [a] leaves it out"),
         ("label\n0\n1\n", {}, "to learn from"),
     ],
 )
@@ -362,10 +366,12 @@ def test_pairs_of_arrays(refuses: Refuses) -> None:
     assert load((np.eye(4), None)).labels is None
     for wrong, message in (
         ((np.eye(4), [0, 1]), "one label for each row"),
-        ((np.full((2, 2), np.nan), [0, 1]), "missing (NaN)"),
+        (
+            (np.full((2, 2), np.nan), [0, 1]),
+            "missing (NaN), infinite or too large, the first in row 0, column 0",
+        ),
         ((np.zeros((0, 2)), []), "no rows"),
         ((np.zeros(3), [0, 1, 0]), "not 1-d"),
-        ((np.eye(2), [0, -1]), "there is a label -1"),
         ((np.eye(2), [0.0, 0.5]), "whole numbers"),
         (np.eye(2), "give a pair"),
         (7, "a int is not a data set"),

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from polyfed.data.storage import Draft, StoredDataSet, open_stored, stored, stored_rows
+from polyfed.data import storage
+from polyfed.data.storage import Draft, StoredDataSet, in_memory, open_stored, stored, stored_rows
 
 Refuses = Callable[[str], AbstractContextManager[None]]
 KEY = {"a": 1}
@@ -170,3 +171,54 @@ def test_arrays_of_python_objects_are_never_read(tmp_path: Path, refuses: Refuse
     (folder / "set.json").write_text(json.dumps(facts))
     with refuses("Python objects in dtype"):
         open_stored(folder)
+
+
+def named_columns(_: Path) -> Draft:
+    x = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
+    return Draft("t", x, np.array([0, 1, 1]), ("a", "b"), features=("age", "bmi"), notes=("odd",))
+
+
+def test_the_names_of_features_are_kept_wherever_the_set_goes(tmp_path: Path) -> None:
+    whole = stored(KEY, named_columns, tmp_path)
+    part = stored_rows(whole, np.array([2, 0]), {"which": "two"}, tmp_path)
+    sent = pickle.loads(pickle.dumps(whole.without_labels()))
+    for data in (whole, stored(KEY, named_columns, tmp_path), part, sent, in_memory(named_columns(tmp_path))):
+        assert (data.features, data.notes) == (("age", "bmi"), ("odd",))
+    assert stored({"a": 2}, Builder(), tmp_path).features == ()
+
+
+def test_the_fingerprint_tells_columns_apart_and_not_notes(tmp_path: Path) -> None:
+    draft = named_columns(tmp_path)
+    before = in_memory(draft).fingerprint
+    draft.notes = ()
+    assert in_memory(draft).fingerprint == before
+    draft.features = ("bmi", "age")
+    assert in_memory(draft).fingerprint != before
+
+
+def test_sets_of_an_older_format_are_built_again_and_never_misread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = Builder()
+    with monkeypatch.context() as older:
+        older.setattr(storage, "_VERSION", storage._VERSION - 1)
+        old = stored(KEY, build, tmp_path)
+    assert stored(KEY, build, tmp_path).folder != old.folder
+    assert build.calls == 2
+    facts = json.loads((old.folder / "set.json").read_text())
+    del facts["features"]  # as an older version wrote it, in the place of a new one
+    new = stored(KEY, build, tmp_path).folder
+    (new / "set.json").write_text(json.dumps(facts))
+    assert stored(KEY, build, tmp_path).features == ()
+    assert build.calls == 3
+
+
+def test_rows_of_equal_sets_keep_the_notes_of_their_own(tmp_path: Path) -> None:
+    def other(folder: Path) -> Draft:
+        draft = named_columns(folder)
+        draft.notes = ("odder",)
+        return draft
+
+    found = [stored({"a": place}, build, tmp_path) for place, build in enumerate((named_columns, other))]
+    parts = [stored_rows(whole, np.array([0]), {"limit": 1}, tmp_path) for whole in found]
+    assert [part.notes for part in parts] == [("odd",), ("odder",)]

@@ -157,30 +157,6 @@ def test_a_round_in_which_everyone_fails_ends_the_run_with_the_reason(make_run: 
         run.go()
 
 
-class Meddling(Method):
-    """Changes in place what all clients are sent."""
-
-    name = "meddling"
-
-    @client_step
-    def spoil(self, me: Client, shared: torch.Tensor) -> Fields:
-        if me.facts.index == 1:
-            shared.add_(1)
-        return {}
-
-    def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        fleet.ask(self.spoil, fleet.sample(), shared=torch.zeros(3))
-
-
-@pytest.mark.parametrize("kind", ["inline", "pool"])
-def test_a_step_that_changes_the_common_payload_fails_alone(make_run: MakeRun, kind: str) -> None:
-    run = make_run(Meddling, engine_of(kind), rounds=1)
-    run.go()
-    (failure,) = failures_of(run)
-    assert failure["client"] == "client-1"
-    assert "in place" in failure["reason"]
-
-
 class Stumbling(Method):
     """Steps of a few milliseconds; the last client hangs or dies in round 2."""
 

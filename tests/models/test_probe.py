@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from polyfed.errors import ModelError
-from polyfed.models import build, in_mode, output_count
+from polyfed.models import build, in_mode, materialise, output_count
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -74,3 +74,47 @@ def test_outputs_that_are_not_rows_of_logits_are_refused() -> None:
         output_count(nn.Identity(), (2, 3))
     with pytest.raises(ModelError, match="returns tuple"):
         output_count(nn.LSTM(3, 2), (4, 3))
+
+
+def lazy() -> nn.Module:
+    return nn.Sequential(
+        nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.ReLU(), nn.Flatten(), nn.Dropout(), nn.LazyLinear(5)
+    )
+
+
+def test_lazy_layers_get_their_sizes_and_nothing_else_changes() -> None:
+    model = lazy()
+    torch.manual_seed(3)
+    materialise(model, (1, 8, 8))
+    assert output_count(model, (1, 8, 8)) == 5
+    assert all(part.training for part in model.modules())
+    assert model[1].running_mean.tolist() == [0] * 4  # type: ignore[index]
+    assert model[5].weight.shape == (5, 4 * 6 * 6)  # type: ignore[index]
+    again = lazy()
+    torch.manual_seed(3)
+    materialise(again, (1, 8, 8))
+    for one, other in zip(model.state_dict().values(), again.state_dict().values(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_model_without_lazy_layers_is_not_run() -> None:
+    class Untouchable(nn.Linear):
+        def forward(self, _: torch.Tensor) -> torch.Tensor:
+            raise AssertionError
+
+    materialise(Untouchable(3, 2), (3,))
+
+
+def test_lazy_layers_that_cannot_be_filled_are_told_in_one_line() -> None:
+    class Spare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.spare = nn.LazyLinear(2), nn.LazyLinear(2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.used(x)  # type: ignore[no-any-return]
+
+    with pytest.raises(ModelError, match=r"has a lazy layer that its forward never uses: 'spare.weight'"):
+        materialise(Spare(), (3,))
+    with pytest.raises(ModelError, match=r"^model 'Sequential' cannot take inputs of shape \(3,\): [^\n]*$"):
+        materialise(lazy(), (3,))

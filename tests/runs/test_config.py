@@ -15,6 +15,7 @@ from polyfed.data import PARTITIONS, Dirichlet, PublicSettings
 from polyfed.data.partition import Iid, Quantity
 from polyfed.errors import ConfigError, MethodError, UserError
 from polyfed.federation.method import registered
+from polyfed.learn import METRICS
 from polyfed.methods.fedprox import FedProxSettings
 from polyfed.runs.config import RunConfig, pick_device, read_config
 from polyfed.runs.keys import merge
@@ -81,7 +82,9 @@ def test_an_unknown_kind_of_partition_names_the_nearest_or_lists_them() -> None:
 
 
 def test_where_there_are_no_settings_that_is_said() -> None:
-    assert refusal({"method": {"name": "local", "mu": 1}}) == "method.mu: unknown key, there are none"
+    assert refusal({"method": {"name": "local", "mu": 1}}) == (
+        "method.mu: unknown key, local has no settings of its own"
+    )
 
 
 def test_an_unknown_method_names_the_nearest() -> None:
@@ -195,6 +198,38 @@ def test_where_two_types_would_do_both_are_named() -> None:
     assert read_config({"stack": 3}).stack == 3
 
 
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ([], []),
+        ("auc", ["auc"]),
+        ("all", list(METRICS)),
+        (["all"], list(METRICS)),
+        (["confusion", "auc", "confusion"], ["auc", "confusion"]),
+    ],
+)
+def test_metrics_are_a_name_a_list_or_all_in_one_order(given: Any, read: list[str]) -> None:
+    config = read_config({"evaluate": {"metrics": given}})
+    assert config.evaluate.metrics == read
+    assert config.as_file()["evaluate"]["metrics"] == read
+
+
+def test_metrics_can_be_set_on_the_command_line() -> None:
+    assert read_config({}, ["evaluate.metrics=auc"]).evaluate.metrics == ["auc"]
+    assert read_config({}, ["evaluate.metrics=[auc, macro-f1]"]).evaluate.metrics == ["macro-f1", "auc"]
+
+
+@pytest.mark.parametrize("given", ["acu", ["auc", "acu"], [["auc"]], 3, {"auc": True}])
+def test_metrics_that_are_not_known_are_refused_in_one_line(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^evaluate\.metrics[^\n]*$"):
+        read_config({"evaluate": {"metrics": given}})
+
+
+def test_settings_for_a_method_that_has_none_are_refused_in_words() -> None:
+    with pytest.raises(ConfigError, match=r"^method\.mu: unknown key, local has no settings of its own$"):
+        read_config({"method": {"name": "local", "mu": 1}})
+
+
 def test_a_cohort_larger_than_the_population_is_refused() -> None:
     cohort = read_config({"cohort": {"count": 9}}).cohort
     assert cohort.size(9) == 9
@@ -221,6 +256,16 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_a_partition_without_a_kind_is_the_default_one() -> None:
     assert read_config({"data": {"partition": {"alpha": 0.1}}}).data.partition == Dirichlet(alpha=0.1)
     assert read_config({}, ["data.partition.alpha=0.1"]).data.partition == Dirichlet(alpha=0.1)
+
+
+@pytest.mark.parametrize(
+    ("given", "drop"),
+    [("id", ["id"]), (["id", "city"], ["id", "city"]), ([0, "a"], ["0", "a"]), (7, ["7"]), ([], [])],
+)
+def test_columns_to_drop_are_one_name_or_several(given: Any, drop: list[str]) -> None:
+    assert read_config({"data": {"drop": given}}).data.drop == drop
+    assert "data.drop" in refusal({"data": {"drop": [None]}})
+    assert "data.drop" in refusal({"data": {"drop": None}})
 
 
 def test_there_are_eight_clients_by_default_unless_the_data_decide() -> None:
@@ -415,6 +460,8 @@ LISTS: dict[str, tuple[Any, str, list[Any]]] = {
     "models.names": ("resnet8", "resnet8, mlp", ["resnet8", "mlp"]),
     "models.budgets": ({"parameters": 5}, "[{parameters: 5}, {macs: 3}]", [{"parameters": 5}, {"macs": 3}]),
     "data.names": ("north", "north,south", ["north", "south"]),
+    "data.drop": ("id", "id, row", ["id", "row"]),
+    "evaluate.metrics": ("auc", "macro-f1,auc", ["macro-f1", "auc"]),
     "data.partition.angles": (30, "30, 60", [30, 60]),
 }
 

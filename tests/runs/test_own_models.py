@@ -112,3 +112,44 @@ def test_a_name_that_cannot_be_a_files_is_refused_before_anything_starts(tmp_pat
     with pytest.raises(polyfed.UserError, match="a model cannot be called"):
         polyfed.prepare(BASE, models={name: small}, rounds=1, out=out, workers=1)
     assert not out.exists()
+
+
+def lazy() -> nn.Module:
+    return nn.Sequential(nn.LazyConv2d(4, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(0.1), nn.LazyLinear(10))
+
+
+@pytest.mark.parametrize("method", ["local", "fedavg"])
+def test_lazy_layers_are_filled_from_the_runs_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    decide(monkeypatch, last=False, stack=False)
+    found = [
+        result_of(
+            polyfed.run(
+                BASE, models={"net": lazy}, method=method, rounds=2, out=tmp_path / name, workers=workers
+            ).path
+        )
+        for name, workers in (("one", 1), ("two", 2))
+    ]
+    assert found[0] == found[1]
+    model = polyfed.load_model(tmp_path / "one", "client-1", make=lazy)
+    assert model(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+
+
+def test_lazy_clients_start_differently_and_copies_of_a_lazy_module_alike(tmp_path: Path) -> None:
+    for given, alike in ((lazy, False), (lazy(), True)):
+        run = polyfed.prepare(
+            BASE, models={"net": given}, method="local", rounds=1, out=tmp_path / str(alike)
+        )
+        first, second = (run.federation.own_model(index)[-1].weight for index in (0, 1))  # type: ignore[index]
+        assert torch.equal(first, second) is alike
+        run.close()
+
+
+def test_a_model_of_other_outputs_is_told_the_classes(tmp_path: Path) -> None:
+    data = (torch.randn(60, 4), torch.arange(60) % 2 + 1)
+    models = {"net": lambda: nn.Linear(4, 3)}
+    with pytest.raises(
+        polyfed.UserError, match=r"has 3 outputs, but the data have 2 classes \(1, 2\): give it 2"
+    ):
+        polyfed.prepare({"data": {"clients": 2}}, data=data, models=models, out=tmp_path / "run", workers=1)

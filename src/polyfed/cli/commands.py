@@ -138,7 +138,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where the runs are written.")] = Path("polyfed-runs"),
     workers: Workers = None,
 ) -> None:
-    """Run six methods on handwritten digits and compare them. There are eight clients and four architectures."""
+    """Run five methods on handwritten digits; a table and a picture. There are eight clients and four architectures."""
     from polyfed.cli import demonstrating
 
     demonstrating.demo(out, workers)

@@ -8,8 +8,8 @@ from pathlib import Path
 import typer
 
 from polyfed.cli.progress import follow
-from polyfed.cli.screen import console
-from polyfed.report.tables import compare_table, result_table
+from polyfed.cli.screen import console, print_any
+from polyfed.report.tables import compare_further, compare_table, confusion_table, result_table
 from polyfed.runs import api
 from polyfed.runs.history import RunRecord, local_run_for, siblings
 from polyfed.runs.rounds import Run
@@ -31,8 +31,10 @@ def resume(directory: Path, workers: int | None, engine: str) -> None:
 
 
 def compare(directories: Sequence[Path]) -> None:
-    """Several runs in one table."""
-    console.print(compare_table([RunRecord(path) for path in directories]))
+    """Several runs in one table; what was measured beside accuracy in another."""
+    records = [RunRecord(path) for path in directories]
+    console.print(compare_table(records))
+    print_any(compare_further(records))
 
 
 def go(ready: Run, *, show: bool = True) -> None:
@@ -55,6 +57,7 @@ def _show(path: Path) -> None:
     local = local_run_for(record, siblings(path))
     known = local if local is not None and local.path.resolve() != path.resolve() else None
     console.print(result_table(record, known))
+    print_any(confusion_table(record))
     if known is None and record.summary["method"] != "local":
         command = f"polyfed run {path}/config.yaml --set method=local --out {path.parent / 'local'}"
         console.print(f"to see the gain over local training: {command}", soft_wrap=True)

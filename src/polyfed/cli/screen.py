@@ -6,6 +6,7 @@ import logging
 
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.table import Table
 from rich.text import Text
 
 PLAIN_WIDTH = 150  # of tables where the output is not a terminal
@@ -23,6 +24,12 @@ def say(line: str) -> None:
 def show(page: Text) -> None:
     """Print a page whose lines were made to fit."""
     console.print(page, soft_wrap=True, highlight=False, end="")
+
+
+def print_any(table: Table | None) -> None:
+    """Print a table where there is one."""
+    if table is not None:
+        console.print(table)
 
 
 def log_to_screen(*, verbose: bool) -> None:

@@ -2,27 +2,27 @@
 
 The arrays of a stored data set are mapped from the disk and shared by all workers; a client is a list of row
 numbers. Tensors are made on demand and kept in one process-wide cache of bounded size, so asking for the same
-rows every round costs a look-up.
+rows every round costs a look-up. Whoever asks gets a tensor of their own (see `tensor_cache`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from polyfed.data.tensor_cache import TensorCache
 from polyfed.errors import DataError, nearest
 
 Array: TypeAlias = npt.NDArray[Any]
 Ints: TypeAlias = npt.NDArray[np.int64]
+Mode = Literal["L", "RGB"]  # Pillow's words for grey and colour
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +37,8 @@ class DataSet:
     mean, std: normalisation constants of the training split, per channel (in 0..1) or per feature.
     fingerprint: a digest of all of the above, the same on every machine.
     first_class: the number that the first class has (see `with_labels_from`).
+    features: the names of the columns that inputs N×F were made from, in their order; none for images and arrays.
+    notes: what looked odd when the set was read, a line each.
     """
 
     name: str
@@ -49,6 +51,8 @@ class DataSet:
     columns: dict[str, Ints] = field(default_factory=dict)
     column_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     first_class: int = 0
+    features: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -69,6 +73,11 @@ class DataSet:
             return (self.inputs.shape[1],)
         height, width, channels = self.inputs.shape[1:]
         return (channels, height, width)
+
+    @property
+    def mode(self) -> Mode | None:
+        """Grey or colour, for images."""
+        return {1: "L", 3: "RGB"}.get(self.inputs.shape[-1]) if self.is_image else None  # type: ignore[return-value]
 
     def column(self, name: str) -> Ints:
         """The codes of a further column."""
@@ -130,7 +139,7 @@ class Rows:
 
     @property
     def labels(self) -> torch.Tensor:
-        """The class numbers, int64. A shared tensor: do not change it in place."""
+        """The class numbers, int64."""
         key = (self.dataset.fingerprint, self._digest, "labels")
         return _tensors.get(key, lambda: torch.from_numpy(np.asarray(self.dataset.need_labels()[self.index])))
 
@@ -139,10 +148,7 @@ class Rows:
         memory_format: torch.memory_format = torch.contiguous_format,
         device: torch.device | str = "cpu",
     ) -> torch.Tensor:
-        """The normalised inputs, float32: N×C×H×W in the wanted layout, or N×F.
-
-        A shared tensor that later calls get again: do not change it in place.
-        """
+        """The normalised inputs, float32: N×C×H×W in the wanted layout, or N×F."""
         key = (self.dataset.fingerprint, self._digest, str(memory_format), str(device))
         return _tensors.get(key, lambda: self._make_inputs(memory_format, torch.device(device)))
 
@@ -163,7 +169,7 @@ class Rows:
         memory_format: torch.memory_format = torch.contiguous_format,
         device: torch.device | str = "cpu",
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and labels; both shared, so do not change them in place."""
+        """Inputs and labels."""
         return self.inputs(memory_format, device), self.labels.to(device)
 
     def class_counts(self, classes: int | None = None) -> Ints:
@@ -177,34 +183,4 @@ class Rows:
         return np.asarray(self.dataset.column(name)[self.index])
 
 
-class _TensorCache:
-    """Tensors that were made from rows, the least recently used forgotten first."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.size = 0
-        self._kept: OrderedDict[tuple[str | bytes, ...], torch.Tensor] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[str | bytes, ...], make: Callable[[], torch.Tensor]) -> torch.Tensor:
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        made = make()
-        if made.nbytes > self.limit:
-            return made
-        with self._lock:
-            kept = self._kept.setdefault(key, made)
-            if kept is made:
-                self.size += made.nbytes
-                self._shrink()
-        return kept
-
-    def _shrink(self) -> None:
-        while self.size > self.limit:
-            _, dropped = self._kept.popitem(last=False)
-            self.size -= dropped.nbytes
-
-
-_tensors = _TensorCache(limit=256 * 2**20)  # bytes, in each process
+_tensors = TensorCache(limit=256 * 2**20)  # bytes, in each process

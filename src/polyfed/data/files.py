@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from polyfed.data.dataset import Array, DataSet
-from polyfed.data.images import Mode, decode_all
+from polyfed.data.dataset import Array, DataSet, Mode
+from polyfed.data.images import decode_all
 from polyfed.data.labels import encode_labels
 from polyfed.data.storage import Draft
 from polyfed.errors import DataError
@@ -26,22 +26,30 @@ class Reading:
     image: the column with images (encoded bytes, or paths beside the table).
     label: the column with labels; "none" for an unlabelled set.
     columns: further columns to keep; `optional` ones are kept where they exist.
+    drop: columns that are not learnt from.
+    features: the columns that are learnt from, in this order; where none are given, all that are left.
     size: height and width to resize images to.
     mode: grey ("L") or colour ("RGB").
     transposed: images are stored with rows and columns exchanged.
     label_base: the number of the first class, where that is not 0.
+    from_zero: label numbers that begin at 0 are the classes' own, whether or not all of them occur.
     classes: class words for a source that has none.
+    like: the classes of another set, whose numbers are kept where the labels are numbers that all occur there.
     """
 
     image: str | None = None
     label: str | None = None
     columns: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
     size: tuple[int, int] | None = None
     mode: Mode | None = None
     transposed: bool = False
     label_base: int = 0
+    from_zero: bool = False
     classes: tuple[str, ...] = ()
+    like: tuple[str, ...] = ()
 
 
 def identity(paths: Iterable[Path]) -> list[list[Any]]:
@@ -85,6 +93,4 @@ def npz_arrays(path: Path, split: str) -> tuple[Array, Array | None] | None:
 
 def colour_of(reading: Reading, train: DataSet | None) -> Mode | None:
     """Grey or colour: as asked, else as the training split; None is found out from the images."""
-    if reading.mode is None and train is not None and train.is_image:
-        return "L" if train.shape[0] == 1 else "RGB"
-    return reading.mode
+    return reading.mode or (train.mode if train else None)

@@ -4,49 +4,68 @@ from __future__ import annotations
 
 import io
 import logging
+import struct
+import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
-from polyfed.data.dataset import Array
+from polyfed.data.dataset import Array, Mode
 from polyfed.data.storage import new_inputs
 from polyfed.errors import DataError
 
 log = logging.getLogger(__name__)
 
-Mode = Literal["L", "RGB"]  # Pillow's words for grey and colour
 _GREY = {"1", "L", "LA", "I", "I;16", "F"}
 _REPORT_EVERY = 20_000
+# What Pillow's decoders raise for broken files, besides OSError.
+_DAMAGED = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    IndexError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
 
 
-def open_image(source: bytes | Path) -> Image.Image:
-    """An image from its encoded bytes or its path; only the header is read yet."""
+def open_image(source: bytes | Path, called: str = "an image") -> Image.Image:
+    """An image from its encoded bytes or its path; only the header is read yet.
+
+    called: what to call it in messages.
+    """
     try:
         return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
-    except OSError as error:
-        what = f"{len(source)} bytes" if isinstance(source, bytes) else str(source)
-        raise DataError(f"{what} cannot be read as an image") from error
+    except FileNotFoundError as error:
+        raise DataError(f"{called}: there is no such file") from error
+    except UnidentifiedImageError as error:
+        raise DataError(f"{called} cannot be read as an image") from error
+    except _DAMAGED as error:
+        raise DataError(f"{called} cannot be read as an image: {_reason(error)}") from error
 
 
-def colour_mode(sources: Iterable[bytes | Path]) -> Mode:
+def colour_mode(sources: Iterable[bytes | Path], where: str = "the set") -> Mode:
     """Grey if all images are grey, colour as soon as one is not."""
-    for source in sources:
-        with open_image(source) as image:
+    for row, source in enumerate(sources):
+        with open_image(source, _called(source, row, where)) as image:
             if image.mode not in _GREY:
                 return "RGB"
     return "L"
 
 
-def decode_image(source: bytes | Path, mode: Mode, size: tuple[int, int] | None = None) -> Array:
+def decode_image(
+    source: bytes | Path, mode: Mode, size: tuple[int, int] | None = None, called: str = "an image"
+) -> Array:
     """An image as H×W×C uint8; `size` (height, width) resizes it."""
-    with open_image(source) as opened:
+    with open_image(source, called) as opened:
         try:
             image = _to_8_bit(opened).convert(mode)
-        except OSError as error:
-            raise DataError(f"an image is damaged: {error}") from error
+        except _DAMAGED as error:
+            raise DataError(f"{called} is damaged: {_reason(error)}") from error
     if size is not None and image.size != size[::-1]:
         image = image.resize(size[::-1], Image.Resampling.BILINEAR, reducing_gap=2.0)
     pixels = np.asarray(image)
@@ -65,20 +84,22 @@ def decode_all(
 ) -> Array:
     """Decode `count` images into a mapped array in the folder. `sources` gives a fresh pass at each call."""
     if mode is None:
-        mode = colour_mode(sources())
+        mode = colour_mode(sources(), where)
     inputs: Array | None = None
+    first = ""
     for row, source in enumerate(sources()):
-        pixels = decode_image(source, mode, size)
+        called = _called(source, row, where)
+        pixels = decode_image(source, mode, size, called)
         if transposed:
             pixels = pixels.swapaxes(0, 1)
         if inputs is None:
             log.info("%s: decoding %d images of %s", where, count, "×".join(map(str, pixels.shape)))
-            inputs = new_inputs(folder, (count, *pixels.shape), np.uint8)
+            inputs, first = new_inputs(folder, (count, *pixels.shape), np.uint8), called
         if pixels.shape != inputs.shape[1:]:
-            first, this = inputs.shape[1:3], pixels.shape[:2]
+            sizes = ["×".join(map(str, shape[:2])) for shape in (inputs.shape[1:], pixels.shape)]
             raise DataError(
-                f"{where}: images differ in size ({first[0]}×{first[1]}, but {this[0]}×{this[1]} "
-                f"in row {row}): give one size to resize them to"
+                f"images differ in size: {first} is {sizes[0]}, {called} is {sizes[1]}; "
+                "data.size: 32 makes all of them 32×32"
             )
         inputs[row] = pixels
         if (row + 1) % _REPORT_EVERY == 0:
@@ -86,6 +107,14 @@ def decode_all(
     if inputs is None:
         raise DataError(f"{where}: there are no images in it")
     return inputs
+
+
+def _called(source: bytes | Path, row: int, where: str) -> str:
+    return f"row {row} of {where}" if isinstance(source, bytes) else str(source)
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def resize_images(images: Array, mode: Mode, size: tuple[int, int], out: Array) -> None:

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Callable, Sequence
+from numbers import Number
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from polyfed.data.dataset import Array, Ints
 from polyfed.errors import DataError
 
+Place: TypeAlias = Callable[[int], str]  # what to call a row in a message
+
 _MOST_CLASSES = 1000  # a label above this and above the number of rows: the column is not a label
+_FEW_CLASSES = 20  # so many labels may each have one or two rows
+
+
+def row_place(row: int) -> str:
+    """What to call a row where there is nothing better, such as the line of a file."""
+    return f"row {row}"
 
 
 def encode_labels(
@@ -19,35 +32,46 @@ def encode_labels(
     where: str,
     known: Sequence[str] | None = None,
     base: int = 0,
+    from_zero: bool = False,
+    like: Sequence[str] = (),
+    place: Place = row_place,
 ) -> tuple[Ints, tuple[str, ...]]:
-    """Class numbers from 0 and the word for each.
+    """Class numbers from 0 and the word for each: the values that occur, in their order.
 
     values: whole numbers, or words, one for each row.
-    words: the class words of the source, if it has them.
+    words: the class words of the source, if it has them; then the values are places in this list.
     where: the name of the set, for messages.
     known: the classes of the training split, which a test split must keep.
     base: the number of the first class in the source, where that is not 0; only used if 0 never occurs.
+    from_zero: numbers that begin at 0 are the classes' own numbers, as PyTorch has them; those that do not occur
+        are classes too.
+    like: the classes of another set; numbers that all occur there have the same class numbers here.
     """
+    lost = np.flatnonzero(missing(values))
+    if lost.size:
+        more = f" ({lost.size} rows have none)" if lost.size > 1 else ""
+        raise DataError(f"{where}: {place(lost[0])} has no label{more}: fill it in, or leave the row out")
     if values.dtype.kind in "USO":
-        return _encode_words(values, where, known)
-    labels = _whole_numbers(values, where)
-    lowest, highest = int(labels.min()), int(labels.max())
-    if lowest < 0:
-        raise DataError(f"{where}: labels count from 0, but there is a label {lowest}")
-    if base and lowest >= base:
-        labels, highest = labels - base, highest - base
-        words = words[base:] if len(words) == highest + 1 + base else words
-    if known is not None:
-        words = known
-    if not words:
-        if highest >= max(_MOST_CLASSES, len(labels)):
-            raise DataError(f"{where}: a label of {highest} in {len(labels)} rows; is this the label column?")
-        words = [str(number) for number in range(highest + 1)]
-    if highest >= len(words):
-        raise DataError(f"{where}: there is a label {highest}, but there are only {len(words)} classes")
-    if known is None and len(words) < 2:
-        raise DataError(f"{where}: all rows are of one class; at least two are needed to learn anything")
-    return labels, tuple(words)
+        odd = next((value for value in values.tolist() if not isinstance(value, str | Number)), None)
+        if odd is not None:
+            raise DataError(f"{where}: labels must be whole numbers or words, not {type(odd).__name__}")
+        return _encode(values.astype(str), where, known)
+    labels = _whole_numbers(values, where, place)
+    if not words and known is not None and all(map(is_whole, known)):
+        return _encode(labels, where, known)
+    if words or known is not None or (from_zero and labels.min() == 0):
+        return _places(labels, words if known is None else known, where, base, place)
+    shared = all(map(is_whole, like)) and {str(label) for label in np.unique(labels)} <= set(like)
+    return _encode(labels, where, like if shared else None)
+
+
+def missing(values: Array) -> npt.NDArray[np.bool_]:
+    """Where nothing is: None, NaN, a text without a letter."""
+    if values.dtype.kind in "USO":
+        return np.array([_is_nothing(value) for value in values.tolist()], dtype=bool)
+    if values.dtype.kind in "mM":
+        return np.isnat(values)
+    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), dtype=bool)
 
 
 def encode_column(values: Array, known: Sequence[str] = ()) -> tuple[Ints, tuple[str, ...]]:
@@ -59,31 +83,87 @@ def encode_column(values: Array, known: Sequence[str] = ()) -> tuple[Ints, tuple
         present, codes = np.unique(values.astype(str), return_inverse=True)
         texts = present.tolist()
     words = [*known, *(text for text in texts if text not in set(known))]
-    place = {word: code for code, word in enumerate(words)}
-    new_codes = np.array([place[text] for text in texts], dtype=np.int64)
-    return new_codes[codes.reshape(-1)], tuple(words)
+    return _placed(texts, codes, words), tuple(words)
 
 
-def _encode_words(values: Array, where: str, known: Sequence[str] | None) -> tuple[Ints, tuple[str, ...]]:
-    if values.dtype.kind == "O" and any(value is None for value in values):
-        raise DataError(f"{where}: some rows have no label")
-    present, codes = np.unique(values.astype(str), return_inverse=True)
-    words = present.tolist() if known is None else list(known)
-    unknown = sorted(set(present.tolist()) - set(words))
+def unknown_note(classes: Sequence[str], where: str) -> tuple[str, ...]:
+    """A line for the label -1 beside others than 1: there it often stands for what is not known."""
+    if len(classes) < 3 or classes[0] != "-1":
+        return ()
+    return (
+        f"{where}: the label -1 is a class like the others; if it stands for unknown, leave its rows out",
+    )
+
+
+def _encode(values: Array, where: str, known: Sequence[str] | None) -> tuple[Ints, tuple[str, ...]]:
+    """Every value that occurs is a class; in a test split, those that the training split has."""
+    present, codes = np.unique(values, return_inverse=True)  # numbers sort as numbers
+    texts = [str(value) for value in present]
+    words = texts if known is None else list(known)
+    unknown = [text for text in texts if text not in set(words)]
     if unknown:
         raise DataError(f"{where}: the label '{unknown[0]}' does not occur in the training split")
-    if known is None and len(words) < 2:
+    if known is None:
+        _check_count(len(words), len(values), where)
+    return _placed(texts, codes, words), tuple(words)
+
+
+def _places(
+    labels: Ints, words: Sequence[str], where: str, base: int, place: Place
+) -> tuple[Ints, tuple[str, ...]]:
+    """Labels that are places in the list of class words; without one, numbers from 0."""
+    lowest, highest = int(labels.min()), int(labels.max())
+    if lowest < 0:
+        raise DataError(f"{where}: classes count from 0, but {place(int(labels.argmin()))} has {lowest}")
+    if base and lowest >= base:
+        labels, highest = labels - base, highest - base
+        words = words[base:] if len(words) == highest + 1 + base else words
+    if not words:
+        if highest >= max(_MOST_CLASSES, len(labels)):
+            raise DataError(f"{where}: a label of {highest} in {len(labels)} rows; is this the label column?")
+        words = [str(number) for number in range(highest + 1)]
+        _check_count(len(np.unique(labels)), len(labels), where)
+    if highest >= len(words):
+        raise DataError(f"{where}: there is a label {highest}, but there are only {len(words)} classes")
+    if len(words) < 2:
+        _check_count(len(words), len(labels), where)
+    return labels, tuple(words)
+
+
+def _check_count(classes: int, rows: int, where: str) -> None:
+    if classes < 2:
         raise DataError(f"{where}: all rows are of one class; at least two are needed to learn anything")
+    if classes > _FEW_CLASSES and classes > rows / 2:
+        raise DataError(f"{where}: {classes} different labels in {rows} rows; is this the label column?")
+
+
+def _placed(texts: Sequence[str], codes: Ints, words: Sequence[str]) -> Ints:
+    """The place of each row's text in the list of words."""
     place = {word: code for code, word in enumerate(words)}
-    new_codes = np.array([place[word] for word in present.tolist()], dtype=np.int64)
-    return new_codes[codes.reshape(-1)], tuple(words)
+    new_codes = np.array([place[text] for text in texts], dtype=np.int64)
+    return np.asarray(new_codes[codes.reshape(-1)])
 
 
-def _whole_numbers(values: Array, where: str) -> Ints:
+def _whole_numbers(values: Array, where: str, place: Place) -> Ints:
     if values.dtype.kind not in "biuf":
         raise DataError(f"{where}: labels must be whole numbers or words, not {values.dtype}")
     if values.dtype.kind == "f":
-        odd = values[~np.isfinite(values) | (values != np.floor(values))]
+        odd = np.flatnonzero(~(np.abs(values) < 2**53) | (values != np.floor(values)))
         if odd.size:
-            raise DataError(f"{where}: labels must be whole numbers, but there is {odd[0]}")
+            raise DataError(
+                f"{where}: labels must be whole numbers or words, but {place(odd[0])} has {values[odd[0]]}"
+            )
     return values.astype(np.int64)
+
+
+def _is_nothing(value: object) -> bool:
+    if isinstance(value, str):
+        return not value.strip()
+    if isinstance(value, float):
+        return math.isnan(value)
+    return value is None or type(value).__name__ in ("NAType", "NaTType")  # pandas' own, without importing it
+
+
+def is_whole(word: str) -> bool:
+    """Whether a class word is a whole number."""
+    return re.fullmatch(r"-?\d+", word) is not None

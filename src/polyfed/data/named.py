@@ -20,9 +20,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from polyfed.data.dataset import DataSet
+from polyfed.data.dataset import DataSet, Mode
 from polyfed.data.files import Reading
-from polyfed.data.images import Mode
 from polyfed.data.labels import encode_labels
 from polyfed.data.storage import Draft, cache_root
 from polyfed.errors import DataError
@@ -61,6 +60,9 @@ class NamedSet:
             optional=self.columns,
             size=asked.size or self.size,
             mode=self.mode,
+            from_zero=True,
+            features=(),  # it is what it is, whatever other set it is used beside: so it is decoded once
+            like=(),
         )
         if not on_hub:
             return reading

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 from polyfed.data.dataset import Array, DataSet
-from polyfed.data.labels import encode_labels
+from polyfed.data.labels import encode_labels, unknown_note
 from polyfed.data.storage import Draft
 from polyfed.errors import DataError
 
@@ -39,7 +40,7 @@ def arrays_digest(x: Array, y: Array | None) -> str:
     for array in (x, y):
         if array is not None:
             digest.update(f"{array.dtype.str}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).tobytes() if array.dtype.kind == "O" else _bytes(array))
+            digest.update(_bytes(array))
     return digest.hexdigest()
 
 
@@ -55,24 +56,57 @@ def draft_arrays(x: Array, y: Array | None, name: str, train: DataSet | None) ->
         x = check_features(x, name)
     if y is None:
         return Draft(name, x, None, ())
-    if y.shape != (len(x),):
+    y, words = _class_numbers(y, len(x), name)
+    labels, classes = encode_labels(
+        y, words, where=name, known=train.classes if train else None, from_zero=True
+    )
+    notes = () if train or words else _gaps(labels, classes, name) + unknown_note(classes, name)
+    return Draft(name, x, labels, classes, notes=notes)
+
+
+def _class_numbers(y: Array, rows: int, name: str) -> tuple[Array, list[str]]:
+    """One label for each row; labels that are one-hot as the places of their ones, with a word for each place."""
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if len(y.shape) == 0 or len(y) != rows or y.ndim > 2:
         raise DataError(
-            f"{name}: {len(x)} inputs, but labels of shape {y.shape}; one label for each row is needed"
+            f"{name}: {rows} inputs, but labels of shape {y.shape}; one label for each row is needed"
         )
-    labels, classes = encode_labels(y, where=name, known=train.classes if train else None)
-    return Draft(name, x, labels, classes)
+    if y.ndim == 1:
+        return y, []
+    ones = y.dtype.kind in "biuf" and ((y == 0) | (y == 1)).all(axis=1) & (y.sum(axis=1) == 1)
+    if not np.all(ones):
+        row = int(np.argmin(ones))
+        raise DataError(
+            f"{name}: labels of shape {y.shape} must be one-hot, a single 1 in each row, but row {row} is not; "
+            "give one class number for each row instead"
+        )
+    return y.argmax(axis=1), [str(number) for number in range(y.shape[1])]
+
+
+def _gaps(labels: Array, classes: tuple[str, ...], name: str) -> tuple[str, ...]:
+    absent = [classes[number] for number in np.flatnonzero(np.bincount(labels, minlength=len(classes)) == 0)]
+    if not absent:
+        return ()
+    shown = ", ".join(absent[:5]) + (", …" if len(absent) > 5 else "")
+    return (
+        f"{name}: no row has the label {shown}, but there are {len(classes)} classes, as the labels go from 0",
+    )
 
 
 def check_features(features: Array, where: str) -> Array:
-    """Feature vectors as float32, or an error for numbers that are missing or infinite."""
+    """Inputs as float32, or an error for numbers that are missing or infinite."""
     if features.dtype.kind not in "biuf":
-        raise DataError(f"{where}: features must be numbers, not {features.dtype}")
-    values = np.ascontiguousarray(features, dtype=np.float32)
+        raise DataError(f"{where}: inputs must be numbers, not {features.dtype}")
+    with np.errstate(over="ignore"):
+        values = np.ascontiguousarray(features, dtype=np.float32)
     bad = ~np.isfinite(values)
     if bad.any():
-        row = int(np.argwhere(bad)[0][0])
+        row, column, *_ = np.argwhere(bad)[0]
+        first = f"row {row}, column {column}" if values.ndim == 2 else f"row {row}"
         raise DataError(
-            f"{where}: {int(bad.sum())} values are missing (NaN) or infinite, the first in row {row}"
+            f"{where}: {int(bad.sum())} values are missing (NaN), infinite or too large, the first in {first}: "
+            "fill them in, or leave out what has them"
         )
     return values
 
@@ -103,17 +137,38 @@ def _walk(source: Dataset[Any]) -> tuple[Array, Array]:
         raise DataError("the items of a torch Dataset must be pairs (x, y)")
     first = items[0][0]
     inputs = [_numpy(x) for x, _ in items]
-    if len({array.shape for array in inputs}) > 1:
-        raise DataError(f"the items differ in size ({inputs[0].shape} first): resize them in the data set")
+    row = _odd_one(inputs)
+    if row is not None:
+        raise DataError(
+            f"the items differ in size ({inputs[0].shape} first, but item {row} is {inputs[row].shape}): "
+            "resize them in the data set"
+        )
     stacked = channels_last(np.stack(inputs), channels_first=isinstance(first, torch.Tensor))
-    return stacked, np.array([y.item() if isinstance(y, torch.Tensor) else y for _, y in items])
+    labels = [_numpy(y) for _, y in items]
+    row = _odd_one(labels)
+    if row is not None:
+        raise DataError(
+            f"the labels of the items differ in shape ({labels[0].shape} first, but item {row} has "
+            f"{labels[row].shape}): give each one class number"
+        )
+    return stacked, np.stack(labels)
+
+
+def _odd_one(arrays: Sequence[Array]) -> int | None:
+    """The first array that has not the shape of the first."""
+    return next((row for row, array in enumerate(arrays) if array.shape != arrays[0].shape), None)
 
 
 def _numpy(values: object) -> Array:
     if isinstance(values, torch.Tensor):
         return values.detach().cpu().numpy()
-    return np.asarray(values)
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise DataError(f"a {type(values).__name__} of rows that differ in length is not an array") from error
 
 
 def _bytes(array: Array) -> bytes | memoryview:
+    if array.dtype.kind == "O":  # its own bytes are addresses
+        return repr(array.tolist()).encode()
     return np.ascontiguousarray(array).data if array.dtype.kind != "U" else array.tobytes()

@@ -80,7 +80,8 @@ def make_public(
         taken = _share(dataset, settings, rng, rank, domain)
         public, private = dataset, np.setdiff1d(private, taken, assume_unique=True)
     else:
-        public = adapt(load(settings.source, label=settings.label, cache_dir=cache_dir), dataset, cache_dir)
+        public = load(settings.source, label=settings.label, like=dataset, cache_dir=cache_dir)
+        public = adapt(public, dataset, cache_dir)
         if public.fingerprint == dataset.fingerprint:
             log.warning("the public set is the training set itself: clients' private rows are public too")
         count = min(settings.rows or len(public), len(public))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast, get_args
 
@@ -40,6 +40,8 @@ def load(
     image: str | None = None,
     label: str | None = None,
     columns: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    like: DataSet | None = None,
     size: int | tuple[int, int] | None = None,
     limit: int | None = None,
     per_class: int | None = None,
@@ -52,19 +54,38 @@ def load(
     split: "train" or "test". A test split takes class numbers, column codes and normalisation from the
         training split.
     image, label, columns: names of columns in tables; found out where not given. label="none": no labels.
+    drop: columns of a table that are not learnt from.
+    like: another set, whose columns a table is learnt from, in their order, and whose class numbers it keeps where
+        its labels are numbers that all occur there.
     size: resize images to this height and width.
     limit: only this many rows, drawn once and for all with the class shares of the whole.
     per_class: only this many rows of each class, drawn once and for all.
     cache_dir: where decoded arrays are kept; by default $POLYFED_CACHE or ~/.cache/polyfed.
     """
-    reading = Reading(image=image, label=label, columns=tuple(columns), size=_size(size))
+    reading = Reading(
+        image=image,
+        label=label,
+        columns=tuple(columns),
+        drop=tuple(drop),
+        features=like.features if like else (),
+        like=like.classes if like else (),
+        size=_size(size),
+    )
     found = _find(source, _checked(split), reading, cache_dir)
     if found is None:
         raise DataError(f"data set {_title(source)} has no {split} split")
     train = None
     if split == "test" and has_split(source, "train"):
         train = load(
-            source, "train", image=image, label=label, columns=columns, size=size, cache_dir=cache_dir
+            source,
+            "train",
+            image=image,
+            label=label,
+            columns=columns,
+            drop=drop,
+            like=like,
+            size=size,
+            cache_dir=cache_dir,
         )
     key = {"source": found.key, "train": train.fingerprint if train else None}
 
@@ -113,10 +134,12 @@ def _find(source: Source, split: Split, reading: Reading, cache_dir: Path | str 
     if isinstance(source, Mapping):
         return _find(source[split], "train", reading, cache_dir) if split in source else None
     if not isinstance(source, str | Path):
+        _check_no_drop(reading, "what is given as arrays")
         return _found_arrays(*to_arrays(source), "arrays")
     if not has_split(source, split):
         return None
     if source == "digits":
+        _check_no_drop(reading, source)
         return _Found({"digits": split}, lambda train, _: draft_digits(split, train))
     if isinstance(source, str) and source in NAMED:
         folder = local_folder(source)
@@ -132,9 +155,11 @@ def _find_path(path: Path, split: Split, reading: Reading) -> _Found | None:
     if path.is_dir():
         path = _split_path(path, split) or path
         if path.is_dir():
+            _check_no_drop(reading, str(path))
             return _found_images(path, name, reading)
         split = "train"  # a file of its own has one split, and calls its arrays x and y
     if path.suffix.lower() == ".npz":
+        _check_no_drop(reading, str(path))
         arrays = npz_arrays(path, split)
         if arrays is None:
             return None
@@ -159,7 +184,8 @@ def _found_table(paths: list[Path], name: str, reading: Reading) -> _Found:
 
 
 def _found_images(root: Path, name: str, reading: Reading) -> _Found:
-    key = {"files": identity(image_files(root)), "reading": asdict(reading), "images": str(root.resolve())}
+    used = asdict(replace(reading, features=(), like=()))
+    key = {"files": identity(image_files(root)), "reading": used, "images": str(root.resolve())}
     return _Found(key, lambda train, folder: read_image_folder(root, name, reading, train, folder))
 
 
@@ -205,6 +231,11 @@ def _check_like(draft: Draft, train: DataSet) -> None:
     if draft.inputs.shape[1:] != train.inputs.shape[1:]:
         shapes = ["×".join(map(str, inputs.shape[1:])) for inputs in (draft.inputs, train.inputs)]
         raise DataError(f"{draft.name}: test rows are {shapes[0]}, but training rows are {shapes[1]}")
+
+
+def _check_no_drop(reading: Reading, called: str) -> None:
+    if reading.drop:
+        raise DataError(f"data.drop: only tables have columns with names, and {called} is none")
 
 
 def _checked(split: str) -> Split:

@@ -27,7 +27,7 @@ from polyfed.errors import DataError
 
 log = logging.getLogger(__name__)
 
-_VERSION = 1  # part of every key: raise it when the same source would be decoded differently
+_VERSION = 2  # part of every key: raise it when the same source would be decoded or kept differently
 _DAY = 24 * 3600.0
 _CHUNK = 4096  # rows looked at together, so that a set larger than memory passes through
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError)
@@ -65,6 +65,8 @@ class Draft:
     column_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    features: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def cache_root(cache_dir: Path | str | None = None) -> Path:
@@ -120,9 +122,12 @@ def stored_rows(
             data.column_names,
             data.mean,
             data.std,
+            data.features,
+            data.notes,
         )
 
-    return stored({"of": data.fingerprint, "name": data.name, **key}, build, cache_dir)
+    same = {"of": data.fingerprint, "name": data.name, "notes": data.notes}
+    return stored(same | key, build, cache_dir)
 
 
 def open_stored(folder: Path) -> StoredDataSet:
@@ -143,6 +148,8 @@ def open_stored(folder: Path) -> StoredDataSet:
             fingerprint=facts["fingerprint"],
             columns={name: _map(folder / file) for name, file in columns.items()},
             column_names={name: tuple(words) for name, words in facts["column_names"].items()},
+            features=tuple(facts["features"]),
+            notes=tuple(facts["notes"]),
             folder=folder,
         )
     except _UNREADABLE as error:
@@ -172,6 +179,8 @@ def in_memory(draft: Draft) -> DataSet:
         fingerprint=facts["fingerprint"],
         columns=draft.columns,
         column_names=draft.column_names,
+        features=draft.features,
+        notes=draft.notes,
     )
 
 
@@ -224,6 +233,8 @@ def _facts(draft: Draft) -> dict[str, Any]:
         "mean": list(mean),
         "std": list(std),
     }
+    if draft.features:
+        facts["features"] = list(draft.features)
     digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16)
     arrays = {"inputs": draft.inputs, "labels": draft.labels} | draft.columns
     for name, array in arrays.items():
@@ -232,8 +243,13 @@ def _facts(draft: Draft) -> dict[str, Any]:
         digest.update(f"{name}:{array.dtype.str}:{array.shape}".encode())
         for start in range(0, len(array), _CHUNK):
             digest.update(np.ascontiguousarray(array[start : start + _CHUNK]).data)
-    facts |= {"name": draft.name, "labelled": draft.labels is not None, "fingerprint": digest.hexdigest()}
-    return facts
+    return facts | {
+        "name": draft.name,
+        "labelled": draft.labels is not None,
+        "features": list(draft.features),
+        "notes": list(draft.notes),
+        "fingerprint": digest.hexdigest(),
+    }
 
 
 def normalisation(inputs: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.dataset
 
+from polyfed.data.csv_files import line_of, read_csv
 from polyfed.data.dataset import Array, DataSet, Ints
 from polyfed.data.files import Reading, colour_of
 from polyfed.data.images import decode_all
-from polyfed.data.labels import encode_column, encode_labels
-from polyfed.data.objects import check_features
+from polyfed.data.labels import encode_column, encode_labels, is_whole, missing, row_place, unknown_note
 from polyfed.data.storage import Draft
-from polyfed.errors import DataError
+from polyfed.errors import DataError, nearest
 
 _LABEL_NAMES = ("label", "labels", "fine_label", "character", "target", "class", "y")
 _IMAGE_NAMES = ("image", "img")
 _BATCH = 1000
+_SHOWN = 2  # columns that are told of in a message, of which more would be no clearer
+_DROPPED = 8
+_LISTED = 10
+_CELL = 20  # letters of a cell that are shown
+_ID_ROWS = 10  # fewer whole numbers may well count up by chance
+_ID_NAME = re.compile(r"(?i:(^|[_\W])(id|uuid|guid|nr|no|number|key)$)|[a-z]I[dD]$")
+_PLAIN_NAME = re.compile(r"(?!(?i:yes|no|on|off|true|false|null|y|n)$)[A-Za-z_][\w-]*")
 
 
 def read_table(
@@ -31,92 +38,139 @@ def read_table(
 ) -> Draft:
     """A parquet or CSV table: a column of images, or columns of numbers; a label column; further columns."""
     try:
-        table = _open_table(paths)
-        return _Table(table, paths[0].parent, name, reading).draft(train, folder)
+        return _Table(paths, name, reading).draft(train, folder)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # no space for what we write
             raise
-        reason = str(error).splitlines()[0].rsplit(": ", 1)[-1]
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0].rsplit(": ", 1)[-1]
         raise DataError(f"{paths[0]} cannot be read as a table: {reason}") from error
-
-
-def _open_table(paths: Sequence[Path]) -> Any:
-    if paths[0].suffix.lower() == ".csv":
-        return pyarrow.dataset.dataset(pyarrow.csv.read_csv(paths[0]))
-    return pyarrow.dataset.dataset([str(path) for path in paths], format="parquet")
 
 
 class _Table:
     """One table that is being read."""
 
-    def __init__(self, table: Any, beside: Path, name: str, reading: Reading) -> None:
-        self.table = table
-        self.beside = beside
+    def __init__(self, paths: Sequence[Path], name: str, reading: Reading) -> None:
+        self.path = paths[0]
         self.name = name
+        self.where = str(self.path) if len(paths) == 1 else name
         self.reading = reading
-        self.names: list[str] = table.schema.names
+        self.is_csv = self.path.suffix.lower() == ".csv"
+        self.table = pyarrow.dataset.dataset(
+            read_csv(self.path) if self.is_csv else [str(path) for path in paths],
+            format=None if self.is_csv else "parquet",
+        )
+        self.names: list[str] = self.table.schema.names
 
     def draft(self, train: DataSet | None, folder: Path) -> Draft:
-        count = self.table.count_rows()
-        if count == 0:
-            raise DataError(f"{self.name}: the table has no rows")
+        self.count = self.table.count_rows()
+        if self.count == 0:
+            raise DataError(f"{self.where}: the table has no rows")
+        if train is None:  # a test split may lack what is left out anyway
+            for column in self.reading.drop:
+                self._known(column)
         label, image = self._label_column(), self._image_column()
-        further = [self._known(column) for column in self.reading.columns]
-        further += [c for c in self.reading.optional if c in self.names and c not in further]
+        further = list(self.reading.columns)
+        if train is None:  # who would hold a test row is not asked
+            further = [self._known(column) for column in further]
+        draft = Draft(self.name, np.empty(0), None, ())
         if image is None:
-            inputs = self._features(without={label, *further})
+            draft.features = tuple(self._feature_names(train, without={label, *further, *self.reading.drop}))
+            draft.inputs, draft.notes = self._features(draft.features)
         else:
-            inputs = decode_all(
+            draft.inputs = decode_all(
                 lambda: self._images(image),
-                count,
+                self.count,
                 folder,
-                where=self.name,
+                where=self.where,
                 mode=colour_of(self.reading, train),
                 size=self.reading.size,
                 transposed=self.reading.transposed,
             )
-        labels, classes = self._labels(label, train)
-        draft = Draft(self.name, inputs, labels, classes)
-        for column in further:
+        draft.labels, draft.classes = self._labels(label, train)
+        draft.notes += unknown_note(draft.classes, self.where) if train is None else ()
+        asked = further if train is None else [column for column in further if self._is_whole(column)]
+        optional = [column for column in self.reading.optional if self._is_whole(column)]
+        for column in dict.fromkeys([*asked, *optional]):
             known = train.column_names.get(column, ()) if train else ()
-            draft.columns[column], draft.column_names[column] = encode_column(self._values(column), known)
+            draft.columns[column], draft.column_names[column] = encode_column(self._codes(column), known)
         return draft
+
+    def _place(self, row: int) -> str:
+        return f"line {line_of(self.path, row)}" if self.is_csv else row_place(row)
+
+    # -- labels and further columns --------------------------------------------------------------------------
 
     def _labels(self, column: str | None, train: DataSet | None) -> tuple[Ints | None, tuple[str, ...]]:
         if column is None:
             return None, ()
+        values = self._values(column)
+        if self.is_csv and train is not None and not all(map(is_whole, train.classes)):
+            # Class words such as 07, which here may look like numbers because there is no other.
+            values = read_csv(self.path, as_text=[column]).column(column).to_numpy()
         return encode_labels(
-            self._values(column),
+            values,
             self._class_words(column) or self.reading.classes,
-            where=f"{self.name}, column '{column}'",
+            where=f"{self.where}, column '{column}'",
             known=train.classes if train else None,
             base=self.reading.label_base,
+            from_zero=self.reading.from_zero,
+            like=self.reading.like,
+            place=self._place,
         )
+
+    def _codes(self, column: str) -> Array:
+        values = self._values(column)
+        lost = np.flatnonzero(missing(values))
+        if lost.size:
+            more = f" (nor in {lost.size - 1} more)" if lost.size > 1 else ""
+            raise DataError(
+                f"{self.where}: column '{column}' has no value in {self._place(lost[0])}{more}, "
+                "so that nobody holds the row: fill it in, or leave the row out"
+            )
+        return values
+
+    def _is_whole(self, column: str) -> bool:
+        """Whether an optional column is there, with a value in every row."""
+        return column in self.names and not missing(self._values(column)).any()
 
     def _known(self, column: str) -> str:
         if column not in self.names:
-            raise DataError(f"{self.name} has no column '{column}': it has {', '.join(self.names)}")
+            raise DataError(f"{self.where} has no column '{column}': {self._hint(column)}")
         return column
+
+    def _hint(self, column: str) -> str:
+        hint = nearest(column, self.names)
+        return hint if "did you mean" in hint else f"it has {_listed(self.names)}"
 
     def _label_column(self) -> str | None:
         wanted = self.reading.label
         if wanted == "none":
             return None
         if wanted is not None:
+            if wanted in self.reading.drop:
+                raise DataError(f"{self.where}: '{wanted}' is the label, so data.drop cannot name it")
             return self._known(wanted)
+        left = [name for name in self.names if name not in self.reading.drop]
         for guess in _LABEL_NAMES:
-            if guess in self.names:
+            if guess in left:
                 return guess
-        raise DataError(f"{self.name}: say which column is the label (or 'none') of {', '.join(self.names)}")
+        raise DataError(
+            f"{self.where}: say with `label` which column is the label (or none) of {_listed(left)}"
+        )
+
+    # -- images ----------------------------------------------------------------------------------------------
 
     def _image_column(self) -> str | None:
         if self.reading.image is not None:
             return self._known(self.reading.image)
-        types = {name: self.table.schema.field(name).type for name in self.names}
+        types = {
+            name: self.table.schema.field(name).type for name in self.names if name not in self.reading.drop
+        }
         likely = [name for name, kind in types.items() if _holds_bytes(kind)]
         return next((name for name in likely if name in _IMAGE_NAMES), likely[0] if likely else None)
 
     def _images(self, column: str) -> Iterator[bytes | Path]:
+        row = 0
         for batch in self.table.to_batches(columns=[column], batch_size=_BATCH):
             for cell in batch.column(0).to_pylist():
                 encoded, path = (
@@ -125,21 +179,93 @@ class _Table:
                 if isinstance(encoded, bytes):
                     yield encoded
                 elif isinstance(path, str):
-                    yield self.beside / path
+                    yield self.path.parent / path
                 else:
-                    raise DataError(f"{self.name}: column '{column}' has a row without an image")
+                    raise DataError(f"{self.where}: column '{column}' has no image in {self._place(row)}")
+                row += 1
 
-    def _features(self, without: set[str | None]) -> Array:
-        names = [name for name in self.names if name not in without]
-        texts = [name for name in names if not _is_number(self.table.schema.field(name).type)]
-        if texts:
+    # -- columns of numbers ----------------------------------------------------------------------------------
+
+    def _feature_names(self, train: DataSet | None, without: set[str | None]) -> Sequence[str]:
+        """The columns to learn from: as another set has them, else all that are left."""
+        asked = self.reading.features or (train.features if train else ())
+        absent = [name for name in asked if name not in self.names]
+        if absent:
             raise DataError(
-                f"{self.name}: columns that are not numbers: {', '.join(texts)}; "
-                "name them as image or label or in columns"
+                f"{self.where} has no column '{absent[0]}', which is learnt from: {self._hint(absent[0])}"
             )
+        names = asked or [name for name in self.names if name not in without]
         if not names:
-            raise DataError(f"{self.name}: there is no column besides {', '.join(self.names)} to learn from")
-        return check_features(np.stack([self._values(name) for name in names], axis=1), self.name)
+            raise DataError(f"{self.where}: no column is left to learn from of {_listed(self.names)}")
+        others = [name for name in names if not _is_number(self.table.schema.field(name).type)]
+        if others:
+            told = ", ".join(self._told(name) for name in others[:_SHOWN])
+            raise DataError(
+                f"{self.where}: only numbers can be learnt from, but {told}{', …' if others[_SHOWN:] else ''}; "
+                f"{self._drop_hint(others)} leaves {'it' if len(others) == 1 else 'them'} out"
+            )
+        return names
+
+    def _told(self, column: str) -> str:
+        """What a column is that is not numbers, with the first cell that shows it."""
+        kind = self.table.schema.field(column).type
+        if pa.types.is_null(kind):
+            return f"'{column}' has no values"
+        if not _is_text(kind):
+            return f"'{column}' is {'dates' if pa.types.is_temporal(kind) else kind}"
+        for row, value in enumerate(self._values(column).tolist()):
+            if value is not None and not _reads_as_number(value):
+                point = "; decimals need a point" if re.fullmatch(r"-?\d+,\d+", value) else ""
+                quote = "; is a quote not closed?" if "\n" in value else ""
+                shown = " ".join(value.split())[:_CELL]
+                return f"'{column}' is text ('{shown}' in {self._place(row)}{point}{quote})"
+        return f"'{column}' is text"
+
+    def _features(self, names: Sequence[str]) -> tuple[Array, tuple[str, ...]]:
+        """The columns as float32, rows × columns, and a line for each that looks odd."""
+        inputs = np.empty((self.count, len(names)), dtype=np.float32)
+        notes = []
+        for place, name in enumerate(names):
+            numbers = self._numbers(name)
+            with np.errstate(over="ignore"):
+                inputs[:, place] = numbers
+            if looks_like_id(name, numbers):
+                notes.append(
+                    f"{self.where}: column '{name}' looks like an id ({len(np.unique(numbers))} different whole "
+                    f"numbers in {self.count} rows), and it is learnt from: {self._drop_hint([name])} leaves it out"
+                )
+        bad = ~np.isfinite(inputs)
+        if bad.any():
+            self._refuse(names, bad)
+        return inputs, tuple(notes)
+
+    def _refuse(self, names: Sequence[str], bad: Array) -> NoReturn:
+        row, place = map(int, np.argwhere(bad)[0])
+        value = self._numbers(names[place])[row]
+        what = (
+            "has no value"
+            if np.isnan(value)
+            else "is infinite"
+            if np.isinf(value)
+            else f"is {value}, too large,"
+        )
+        columns = [name for place, name in enumerate(names) if bad[:, place].any()]
+        more = f" ({bad.sum()} such values in {len(columns)} columns)" if bad.sum() > 1 else ""
+        raise DataError(
+            f"{self.where}: column '{names[place]}' {what} in {self._place(row)}{more}: "
+            f"put a number there, or leave the column out with {self._drop_hint(columns)}"
+        )
+
+    def _drop_hint(self, columns: Sequence[str]) -> str:
+        """What to write into a run file to leave these columns out as well."""
+        left_out = [*self.reading.drop, *columns]
+        shown = [name if _PLAIN_NAME.fullmatch(name) else f"'{name}'" for name in left_out[:_DROPPED]]
+        return f"data.drop: [{', '.join([*shown, *(['…'] if left_out[_DROPPED:] else [])])}]"
+
+    def _numbers(self, column: str) -> Array:
+        """A column as float64, what is missing as NaN."""
+        values = self.table.to_table(columns=[column]).column(0)
+        return values.cast(pa.float64(), safe=False).to_numpy()  # type: ignore[no-any-return]
 
     def _values(self, column: str) -> Array:
         values = self.table.to_table(columns=[column]).column(0)
@@ -165,4 +291,36 @@ def _holds_bytes(kind: Any) -> bool:
 
 
 def _is_number(kind: Any) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+    types = pa.types
+    return bool(
+        types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)
+    )
+
+
+def _is_text(kind: Any) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _reads_as_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def looks_like_id(name: str, numbers: Array) -> bool:
+    """Whether a column of numbers only tells the rows apart: whole numbers that count up or down, or whose name is one
+    of an id and which hardly repeat."""
+    if len(numbers) < _ID_ROWS or not np.all(numbers == np.floor(numbers)):
+        return False
+    steps = np.diff(numbers)
+    if (steps > 0).all() or (steps < 0).all():
+        return True
+    return _ID_NAME.search(name) is not None and len(np.unique(numbers)) > len(numbers) / 2
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if names[_LISTED:] else "")

@@ -20,12 +20,13 @@ from torch import nn
 from polyfed import disk, learn
 from polyfed.disk import SavedState
 from polyfed.engines.process_setup import keep_freed_memory
+from polyfed.engines.torch_settings import settings_put_back
 from polyfed.errors import MethodError, RunError, describe, place_in_users_code
 from polyfed.federation.engine import Call, Failure, Outcome, Population, Success, Task
 from polyfed.federation.fields import why_report_refused
 from polyfed.federation.message import EMPTY, Fields, Weights, decode, encode, first_not_finite, tensors_in
 from polyfed.federation.method import Step, check_declared
-from polyfed.federation.nodes import Assistant, Client
+from polyfed.federation.nodes import Assistant, Client, copied
 from polyfed.federation.program import Program, step_name
 from polyfed.machine import cores, memory
 
@@ -63,12 +64,16 @@ class Host:
         self._common_models = _InitialModels(population)
         self._scratch_models = _InitialModels(population)
         self._assistant: Assistant | None = None
-        self._common: tuple[bytes, dict[str, Any], int] = (b"", {}, 0)
+        self._common: tuple[bytes, dict[str, Any]] = (b"", {})
 
     # -- steps -----------------------------------------------------------------------------------------------
 
     def run_unit(self, task: Task, unit: Sequence[Call]) -> list[Outcome]:
         """Do a task's step for the clients of one unit, or a job of the server's."""
+        with settings_put_back():
+            return self._run_unit(task, unit)
+
+    def _run_unit(self, task: Task, unit: Sequence[Call]) -> list[Outcome]:
         step = self.program.step(task.step)
         if unit[0].client is None:
             return [self._run_job(task, step, call) for call in unit]
@@ -162,9 +167,10 @@ class Host:
         owner = self.program.owner(task.step)
         wire = self.program.wire
         if self._common[0] is not task.common:
-            fields = wire.unpack(decode(task.common), owner.kinds_down(), "down")
-            self._common = (task.common, fields, _version(fields))
-        payload = dict(self._common[1])
+            self._common = task.common, wire.unpack(decode(task.common), owner.kinds_down(), "down")
+        payload: dict[str, Any] = copied(
+            self._common[1]
+        )  # one may change what it was sent: the others must not notice
         if call.own != EMPTY:
             payload |= wire.unpack(decode(call.own), owner.kinds_down(), "down")
         if call.heard:
@@ -183,9 +189,6 @@ class Host:
         spoilt = first_not_finite(packed)
         if spoilt is not None:
             raise FloatingPointError(f"its reply '{spoilt}' holds NaN or infinity")
-        if _version(self._common[1]) != self._common[2]:
-            self._common = (b"", {}, 0)
-            raise MethodError(f"step '{short}' changes what it was sent in place: clone it first")
         report = me.report()
         reason = why_report_refused(report)
         if reason is not None:
@@ -356,11 +359,6 @@ def _seed_layers(me: Client) -> None:
     torch.default_generator.manual_seed(number)
     if me.device.type != "cpu":
         torch.manual_seed(number)
-
-
-def _version(fields: Fields) -> int:
-    """Grows whenever one of the tensors is changed in place."""
-    return sum(tensor._version for tensor in tensors_in(fields))
 
 
 def _bytes_of(model: nn.Module) -> int:

@@ -37,6 +37,7 @@ from polyfed.machine import cores
 logger = logging.getLogger(__name__)
 
 AHEAD_SECONDS = 0.01  # of work a worker has at hand, so that short steps never wait for the pipe
+END_SECONDS = 2.0  # for a worker to end by itself once its pipe is closed
 GRACE_SECONDS = 1.0  # beyond the timeout, before a worker that does not answer is killed
 DEATHS_ALLOWED = 1
 
@@ -129,10 +130,7 @@ class Pool:
         for worker in self._workers:
             worker.pipe.close()
         for worker in self._workers:
-            worker.process.join(timeout=2)
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.process.join()
+            _end(worker.process)
         self._workers = []
 
     # -- tasks -----------------------------------------------------------------------------------------------
@@ -274,7 +272,7 @@ class Pool:
     def _replace(self, worker: _Worker, now: _UnderWay, why: str | None) -> None:
         """A worker died: start another, and see to what it was doing."""
         task = now.task
-        worker.process.join(timeout=5)
+        _end(worker.process)
         reason = why or f"its worker died ({describe_exit(worker.process.exitcode)})"
         lost = list(worker.units)
         if worker.doing.value in lost:
@@ -328,17 +326,27 @@ class Pool:
         frame = pack({"do": "save", "directory": str(directory), "label": label})
         saved: list[SavedState] = []
         errors: list[str] = []
-        try:
-            for worker in self._workers:
+        asked, lost = [], 0
+        for worker in self._workers:
+            try:
                 worker.pipe.send_bytes(frame)
-            heads = [unpack(worker.pipe.recv_bytes())[0] for worker in self._workers]
-        except (EOFError, OSError) as error:
-            raise WorkerLost("a worker died while saving") from error
-        for head in heads:
+                asked.append(worker)
+            except OSError:
+                lost += 1
+        for (
+            worker
+        ) in asked:  # every answer is read, also where one is missing: else it would be taken for another's
+            try:
+                head, _ = unpack(worker.pipe.recv_bytes())
+            except (EOFError, OSError):
+                lost += 1
+                continue
             if "error" in head:
                 errors.append(head["error"])
             else:
                 saved += [SavedState(*row) for row in head["saved"]]
+        if lost:
+            raise WorkerLost("a worker died while saving")
         if errors:
             raise RunError(f"cannot write a checkpoint: {errors[0]}")
         return sorted(saved, key=lambda state: state.owner)
@@ -348,8 +356,27 @@ class Pool:
         frame = pack({"do": "restore", "states": {str(index): str(path) for index, path in states.items()}})
         for number, worker in enumerate(self._workers):
             try:
+                if worker.process.exitcode is not None:
+                    raise BrokenPipeError
                 worker.pipe.send_bytes(frame)
             except OSError:  # it died
                 worker.pipe.close()
+                _end(worker.process)
                 self._workers[number] = self._start()
-                self._workers[number].pipe.send_bytes(frame)
+                try:
+                    self._workers[number].pipe.send_bytes(frame)
+                except OSError as error:
+                    raise WorkerLost("a worker died as soon as it was started") from error
+
+
+def _end(process: BaseProcess) -> None:
+    """Wait for a worker whose pipe is closed; one that goes on nevertheless is killed.
+
+    Not by `join(timeout)`: that waits for ever where a process has closed all its descriptors and goes on.
+    """
+    deadline = time.monotonic() + END_SECONDS
+    while process.exitcode is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    if process.exitcode is None:
+        process.kill()
+    process.join()

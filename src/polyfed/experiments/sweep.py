@@ -24,7 +24,14 @@ from polyfed import disk
 from polyfed.errors import CheckpointError, ConfigError, UserError
 from polyfed.experiments.grid import run_jobs
 from polyfed.experiments.jobs import Job, JobFailure
-from polyfed.report.sweeps import FinishedRun, VariantResult, results_csv, sweep_table, variant_result
+from polyfed.report.sweeps import (
+    FinishedRun,
+    VariantResult,
+    results_csv,
+    sweep_further,
+    sweep_table,
+    variant_result,
+)
 from polyfed.runs.config import RunConfig, read_config, read_content
 from polyfed.runs.folders import RUNS_FOLDER, first_difference
 from polyfed.runs.history import RunRecord
@@ -73,6 +80,10 @@ class SweepResult:
     def table(self) -> Table:
         """The rows, to be printed by rich."""
         return sweep_table(self.rows)
+
+    def further_table(self) -> Table | None:
+        """Stages of a round, servers' models and metrics beside accuracy, to be printed by rich; None without any."""
+        return sweep_further(self.rows)
 
 
 @dataclass(frozen=True)

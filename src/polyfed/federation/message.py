@@ -26,6 +26,11 @@ Direction: TypeAlias = Literal["up", "down"]
 
 METADATA_KEY = "polyfed"
 
+# What reading a header may take: about so much for each of its values, at most so many times the message's size.
+VALUE_BYTES = 64
+MOST_GROWTH = 8
+FREE_BYTES = 16 * 2**20
+
 
 class Kind(StrEnum):
     """What a field tells about a client. The ledger counts by kind; a node's policy allows by kind."""
@@ -182,7 +187,10 @@ def _header(data: bytes) -> dict[str, Any]:
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > len(data) - 8:
         raise MessageError("not a message: truncated")
-    header = json.loads(data[8 : 8 + length])
+    text = data[8 : 8 + length]
+    if VALUE_BYTES * sum(map(text.count, b"{[,:")) > MOST_GROWTH * len(data) + FREE_BYTES:
+        raise MessageError("not a message: its header would take many times its size in memory")
+    header = json.loads(text)
     if not isinstance(header, dict):
         raise MessageError("not a message: no header")
     return header

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +24,21 @@ from polyfed.models import memory_format
 from polyfed.seeds import Seeds
 
 State: TypeAlias = dict[str, Any]
-Measurement: TypeAlias = dict[str, list[int]]
-"""[right, of] by part: the client's own validation and test rows, and (a part of) the whole test set."""
+Part = Literal["validation", "own", "whole", "others"]
+
+
+class Measurement(TypedDict, total=False):
+    """[right, of] by part, and further metrics by part where the run asks for them.
+
+    The parts are the client's own validation and test rows, (a part of) the whole test set, and of that the rows that
+    are not its own.
+    """
+
+    validation: list[int]
+    own: list[int]
+    whole: list[int]
+    others: list[int]
+    metrics: dict[Part, learn.Metrics]
 
 
 @dataclass(frozen=True)
@@ -67,7 +80,7 @@ class Observer(Protocol):
     """Looks at models for a client: evaluation's part of a step."""
 
     def scores(self, me: Client, model: nn.Module, whole: slice) -> Measurement:
-        """[right, of] on the client's own validation and test rows, and on (a part of) the whole test set."""
+        """What was measured on the client's own validation and test rows, and on (a part of) the whole test set."""
 
     def local_loss(self, me: Client, batch: int) -> float:
         """The cross-entropy of the client's model on a batch of its own training data."""
@@ -192,7 +205,7 @@ class Client(NodeTensors):
         if "model" in parts:
             state["model"] = learn.weights_of(self.model)
         if "memory" in parts:
-            state["memory"] = _copied(self.memory)
+            state["memory"] = copied(self.memory)
         return state
 
     def restore(self, state: State) -> None:
@@ -299,7 +312,7 @@ class Server(NodeTensors):
 
     def state(self) -> State:
         model = learn.weights_of(self.model) if self.model is not None else {}
-        return {"model": model, "memory": _copied(self.memory)}
+        return {"model": model, "memory": copied(self.memory)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if self.model is not None:
@@ -307,12 +320,12 @@ class Server(NodeTensors):
         self.memory = state["memory"]
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
     """As `copy.deepcopy` of what a memory may hold, in a fifth of its time; it is paid in every step."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, dict):
-        return {name: _copied(item) for name, item in value.items()}
+        return {name: copied(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_copied(item) for item in value]
+        return [copied(item) for item in value]
     return copy.deepcopy(value)

@@ -26,7 +26,7 @@ from polyfed.models.assignment import Budget, assign_models
 from polyfed.models.features import features_and_logits
 from polyfed.models.layers import Norm, Shape
 from polyfed.models.network import Network, memory_format
-from polyfed.models.probe import in_mode, output_count
+from polyfed.models.probe import in_mode, materialise, output_count
 from polyfed.models.registry import build, is_known, maker_of, names, register
 from polyfed.models.sizes import listed, size, table
 
@@ -42,6 +42,7 @@ __all__ = [
     "is_known",
     "listed",
     "maker_of",
+    "materialise",
     "memory_format",
     "names",
     "output_count",

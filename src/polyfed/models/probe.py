@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from polyfed.errors import ModelError
 from polyfed.models.layers import Shape
@@ -32,6 +33,37 @@ def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
             part.training = not training
 
 
+def materialise(model: nn.Module, shape: Shape) -> None:
+    """Give lazy layers (`nn.LazyLinear`) their sizes by a forward pass of zeros; PyTorch's generator fills them."""
+    if not _lazy(model):
+        return
+    like = next(model.parameters(), torch.empty(0))
+    with in_mode(model, training=False), torch.no_grad(), _explained(model, shape):
+        model(torch.zeros(1, *shape, dtype=like.dtype, device=like.device))
+    left = _lazy(model)
+    if left:
+        raise ModelError(
+            f"model '{display_name(model)}' has a lazy layer that its forward never uses: '{left[0]}'; remove it"
+        )
+
+
+def _lazy(model: nn.Module) -> list[str]:
+    """The names of parameters and buffers that have no size yet."""
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    return [name for name, tensor in tensors if is_lazy(tensor)]
+
+
+@contextmanager
+def _explained(model: nn.Module, shape: Shape) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ModelError(
+            f"model '{display_name(model)}' cannot take inputs of shape {tuple(shape)}: {reason}"
+        ) from error
+
+
 def probe(
     model: nn.Module,
     shape: Shape,
@@ -46,14 +78,12 @@ def probe(
     if buffers is None:
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     devices = [x.device] if x.device.type == "cuda" else []
-    with in_mode(model, training=training), torch.random.fork_rng(devices=devices):
-        try:
-            out = torch.func.functional_call(model, buffers, (x,))
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            reason = str(error).partition("\n")[0]
-            raise ModelError(
-                f"model '{display_name(model)}' cannot take inputs of shape {tuple(shape)}: {reason}"
-            ) from error
+    with (
+        in_mode(model, training=training),
+        torch.random.fork_rng(devices=devices),
+        _explained(model, shape),
+    ):
+        out = torch.func.functional_call(model, buffers, (x,))
     if not isinstance(out, Tensor):
         raise ModelError(
             f"model '{display_name(model)}' returns {type(out).__name__} and not a tensor of logits"

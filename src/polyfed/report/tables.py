@@ -14,11 +14,13 @@ from polyfed import data, models
 from polyfed.errors import ConfigError
 from polyfed.federation.message import Kind
 from polyfed.federation.method import Method, Need, registered
-from polyfed.learn import Training
+from polyfed.learn import CONFUSION, Training
+from polyfed.report.measures import PARTS, Measure, further_measures, worst_metrics
 from polyfed.runs.history import RunRecord, local_run_for
-from polyfed.runs.metrics import sent_per_client
+from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound, sent_per_client
 
 MOST_CLIENTS = 50  # listed by `partition`; the others are only counted
+MOST_CLASSES = 20  # of a confusion matrix that is printed
 
 
 def percent(share: float | None) -> str:
@@ -32,6 +34,20 @@ def amount(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     raise AssertionError
+
+
+def sent_words(summary: Mapping[str, Any]) -> str:
+    """What a client sent in a run, for people; where all data are in one place, a client's data are there too."""
+    if pools_data(summary):
+        return "all its data"
+    sent = sent_per_client(summary)
+    return amount(sent) if sent else "nothing"
+
+
+def pools_data(summary: Mapping[str, Any]) -> bool:
+    """Whether the method of a run needs everybody's data in one place; not of one that is not installed here."""
+    kind = registered().get(summary["method"])
+    return kind is not None and Need.ALL_DATA in kind(kind.Settings(), Training()).needs
 
 
 def compare_table(records: Sequence[RunRecord]) -> Table:
@@ -52,7 +68,6 @@ def compare_table(records: Sequence[RunRecord]) -> Table:
         own, whole = last.get("own", {}), last.get("whole", {})
         local = local_run_for(record, list(records))
         gain = record.gain_over(local) if local is not None and local.path != record.path else {}
-        sent = sent_per_client(summary)
         best = f"{percent(chosen.get('own', {}).get('mean'))} ({chosen['round']})" if chosen else "–"
         table.add_row(
             record.path.name,
@@ -63,14 +78,15 @@ def compare_table(records: Sequence[RunRecord]) -> Table:
             signed(gain.get("own")),
             signed(gain.get("whole")),
             best,
-            amount(sent) if sent else "nothing",
+            sent_words(summary),
             f"{summary['seconds']:.1f}",
         )
     return table
 
 
 def signed(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:+.1f}"
+    """In per cent, with its sign; what rounds to zero is +0.0."""
+    return "" if share is None else f"{round(100 * share, 1) + 0.0:+.1f}"
 
 
 def result_table(record: RunRecord, local: RunRecord | None) -> Table:
@@ -82,27 +98,25 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
         title_justify="left",
         title=f"{summary['name']}: {summary['method']}, {summary['clients']} clients",
     )
-    table.add_column("accuracy in %")
+    table.add_column("in %" if "metrics" in summary["last"] else "accuracy in %")
     table.add_column(f"last round ({summary['rounds']})", justify="right")
     if chosen:
         table.add_column(f"chosen on validation ({chosen['round']})", justify="right")
     rounds = [summary["last"], *([chosen] if chosen else [])]
-    for title, part in (("own test data", "own"), ("whole test set", "whole")):
-        if part in summary["last"]:
-            for what in ("mean", "worst", "best", "spread"):
-                table.add_row(f"{title}, {what}", *(percent(each[part][what]) for each in rounds))
+    for title, *accuracies in _accuracies(rounds):
+        table.add_row(title, *map(percent, accuracies))
     if "amp" in summary["last"]:
         table.add_row("AMP (all own test rows together)", *(percent(each["amp"]) for each in rounds))
         table.add_row("WLP (worst client)", *(percent(each["wlp"]) for each in rounds))
         table.add_row("FM (variance, ×10⁻³)", *(f"{1000 * each['fm']:.2f}" for each in rounds))
-    for title, accuracies in _stages(record, rounds):
-        table.add_row(title, *(percent(accuracy) for accuracy in accuracies))
+    for title, cells in _further_rows(record, REPORTED_ROUNDS if chosen else ("last",)):
+        table.add_row(escape(title), *cells)
     if local is not None:
         for part, gain in record.gain_over(local).items():
             table.add_row(f"gain over {local.path.name}, {part}", signed(gain))
     for name, scores in summary["last"]["architectures"].items():
         shown = " / ".join(percent(scores[part]) for part in ("own", "whole") if part in scores)
-        table.add_row(f"{name} (own / whole)", shown)
+        table.add_row(f"{name} (own / whole)", shown or "–")
     for direction in ("up", "down"):
         sizes = summary["bytes"][direction]
         shown = ", ".join(f"{kind} {amount(size)}" for kind, size in sizes.items())
@@ -112,26 +126,102 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
     return table
 
 
-def _stages(
-    record: RunRecord, rounds: Sequence[Mapping[str, Any]]
-) -> Iterator[tuple[str, list[float | None]]]:
-    """Accuracies of stages: before the first round, at the server, at each stage of a client's round."""
-    initial = record.preparation.get("stages", {}).items()
-    for stage, scores in initial:
-        if "whole" in scores:
-            yield f"{stage}, whole test set", [scores["whole"]["mean"] for _ in rounds]
-    for stage in rounds[0].get("server", {}):
-        yield f"{stage} (server), whole test set", [each.get("server", {}).get(stage) for each in rounds]
-    means: dict[str, list[float | None]] = {}
-    for stage, scores in rounds[0].get("stages", {}).items():
-        if "whole" in scores:
-            found = [each.get("stages", {}).get(stage, {}).get("whole", {}) for each in rounds]
-            means[stage] = [each.get("mean") for each in found]
-            yield f"{stage}, whole test set", means[stage]
-    if {"distilled", "personalised"} <= set(means):
-        pairs = zip(means["distilled"], means["personalised"], strict=True)
-        gaps = [None if before is None or after is None else before - after for before, after in pairs]
-        yield "gap (distilled − personalised)", gaps
+def _accuracies(rounds: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
+    """What clients reached on test rows; without any, on validation rows."""
+    parts = {"own": "own test data", "whole": "whole test set"}
+    scored = [part for part in parts if part in rounds[0]]
+    for part in scored:
+        for what in ("mean", "worst", "best", "spread"):
+            yield f"{parts[part]}, {what}", *(each[part][what] for each in rounds)
+    if not scored:
+        yield "nothing was scored: no test rows (data.test)", *(None for _ in rounds)
+        if "validation" in rounds[0]:
+            yield "all validation rows together", *(each["validation"] for each in rounds)
+
+
+def _further_rows(record: RunRecord, whens: Sequence[ReportedRound]) -> Iterator[tuple[str, list[str]]]:
+    """Stages of a round, the server's models, and metrics beside accuracy."""
+    found = [further_measures(record, when) for when in whens]
+    worst = [worst_metrics(record, when) for when in whens]
+    for measure in dict.fromkeys(measure for each in found for measure in each):
+        cells = [percent(each.get(measure)) for each in found]
+        if measure in worst[0]:
+            pairs = zip(cells, worst, strict=True)
+            cells = [f"{mean} / {percent(other.get(measure))}" for mean, other in pairs]
+        yield f"{measure.title} (mean / worst)" if measure in worst[0] else measure.title, cells
+    gaps = [_gap({measure.key: value for measure, value in each.items()}) for each in found]
+    if any(gap is not None for gap in gaps):
+        yield "gap (distilled − personalised)", [percent(gap) for gap in gaps]
+
+
+def _gap(found: Mapping[str, float | None]) -> float | None:
+    """What a client's own training takes away of what it learnt from the others, on the whole test set."""
+    before, after = (found.get(f"stages.{stage}.whole") for stage in ("distilled", "personalised"))
+    return None if before is None or after is None else before - after
+
+
+def further_table(
+    who: str, found: Sequence[tuple[str, Mapping[ReportedRound, Mapping[Measure, str]]]]
+) -> Table | None:
+    """Stages, the server's models and metrics of several runs, below each other by measure; None if there are none.
+
+    who: what is named in a row: runs or variants. found: their names, and the texts of their measures at the last round
+    and at the one chosen on validation.
+    """
+    measures = dict.fromkeys(measure for _, each in found for when in each.values() for measure in when)
+    if not measures:
+        return None
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title="stages, servers' models and metrics in %, mean over clients",
+    )
+    for name in ("measured", who):
+        table.add_column(name, overflow="fold")
+    for name in ("last", "chosen"):
+        table.add_column(name, justify="right")
+    for measure in measures:
+        has = [(name, each) for name, each in found if any(measure in when for when in each.values())]
+        for place, (name, each) in enumerate(has):
+            texts = [each.get(when, {}).get(measure, "–") for when in REPORTED_ROUNDS]
+            first = escape(measure.title) if place == 0 else ""
+            table.add_row(first, escape(name), *texts, end_section=place == len(has) - 1)
+    return table
+
+
+def compare_further(records: Sequence[RunRecord]) -> Table | None:
+    """What was measured beside accuracy in several runs; None if nothing was."""
+    found = [
+        (
+            record.path.name,
+            {
+                when: {measure: percent(value) for measure, value in further_measures(record, when).items()}
+                for when in REPORTED_ROUNDS
+                if record.summary[when]
+            },
+        )
+        for record in records
+    ]
+    return further_table("run", found)
+
+
+def confusion_table(record: RunRecord) -> Table | None:
+    """The confusion matrix at the last round, all clients' added; None if there is none or it is too large to print."""
+    metrics = record.summary["last"].get("metrics", {})
+    found = [(title, metrics.get(part, {}).get(CONFUSION)) for part, title in PARTS.items()]
+    title, counts = next(((title, counts) for title, counts in found if counts is not None), ("", []))
+    if not 0 < len(counts) <= MOST_CLASSES:
+        return None
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title=f"confusion matrix, {title} (rows: classes, columns: answers)",
+    )
+    for name in ("", *map(str, range(len(counts)))):
+        table.add_column(name, justify="right")
+    for kind, row in enumerate(counts):
+        table.add_row(str(kind), *(str(count) if count else "·" for count in row))
+    return table
 
 
 def methods_table(*, in_short: bool = True) -> Table:

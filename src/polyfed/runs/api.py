@@ -147,6 +147,7 @@ def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None
         facts = json.loads(content.metadata()[METADATA_KEY])
     if make is not None:
         model = make()
+        known_models.materialise(model, tuple(facts["shape"]))
     elif known_models.is_known(facts["architecture"]):
         model = known_models.build(
             facts["architecture"], tuple(facts["shape"]), facts["outputs"], norm=facts["norm"]

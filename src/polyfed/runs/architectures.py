@@ -62,7 +62,7 @@ class Architectures:
         self.own: dict[str, OwnModel] = dict(config.models.own)
         """How each of the user's own models is trained fastest."""
         self._assign(clients)
-        self._check_outputs(len(data.dataset.classes))
+        self._check_outputs(data.dataset.classes)
         self._try_own_models(config.stack_size(len(clients)))
 
     def _assign(self, clients: Sequence[str]) -> None:
@@ -89,14 +89,15 @@ class Architectures:
         self.which = np.searchsorted(used, which)
         """For each client the place of its architecture in `names`."""
 
-    def _check_outputs(self, private: int) -> None:
+    def _check_outputs(self, classes: Sequence[str]) -> None:
+        private = len(classes)
         server = self.config.models.server
         for name in dict.fromkeys([*self.names, *([server] if server else [])]):
             outputs = models.output_count(self.build(name), self.shape)
             if outputs != self.outputs:
                 public = f" and {self.outputs - private} public ones" if self.outputs > private else ""
                 raise ModelError(
-                    f"model '{name}' has {outputs} outputs, but the data have {private} classes{public}:"
+                    f"model '{name}' has {outputs} outputs, but the data have {_told(classes)}{public}:"
                     f" give it {self.outputs}"
                 )
 
@@ -140,14 +141,14 @@ class Architectures:
         return model.to(self.device)
 
     def _own_model(self, architecture: str, maker: ModelMaker, stream: tuple[str, ...]) -> nn.Module:
-        if isinstance(maker, nn.Module):
-            model = copy.deepcopy(maker)
-        else:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(self.seeds.number(*stream))
-                model = maker()
+        copied = isinstance(maker, nn.Module)
+        with torch.random.fork_rng(devices=[]):
+            # Copies of a module start alike, also where its lazy layers are filled here.
+            torch.manual_seed(self.seeds.number(*(("model", architecture) if copied else stream)))
+            model = copy.deepcopy(maker) if copied else maker()
             if not isinstance(model, nn.Module):
                 raise ModelError(f"model '{architecture}' gave a {type(model).__name__}, not an nn.Module")
+            models.materialise(model, self.shape)
         if architecture in self.own:
             model.channels_last = self.own[architecture].channels_last  # type: ignore[assignment]
         return model.to(memory_format=models.memory_format(model))  # type: ignore[call-overload, no-any-return]
@@ -167,6 +168,12 @@ def _output_count(data: FederatedData, method: Method) -> int:
     if data.public is not None and Need.PUBLIC_LABELS in method.needs and data.public.dataset.first_class:
         outputs += len(data.public.dataset.classes)
     return outputs
+
+
+def _told(classes: Sequence[str]) -> str:
+    """How many classes there are; and which, if they are few and not simply numbered."""
+    few = len(classes) <= 10 and list(classes) != [str(number) for number in range(len(classes))]
+    return f"{len(classes)} classes{' (' + ', '.join(classes) + ')' if few else ''}"
 
 
 def _dealt(wanted: Models, makers: Mapping[str, ModelMaker]) -> list[str]:

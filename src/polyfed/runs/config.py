@@ -17,11 +17,11 @@ from polyfed.disk import KeyGivenTwice, parse_yaml, read_yaml
 from polyfed.errors import ConfigError
 from polyfed.federation.method import Method, MethodSettings, find
 from polyfed.federation.wire import WireSettings
-from polyfed.learn import Training, can_stack
+from polyfed.learn import METRICS, MetricName, Training, can_stack
 from polyfed.machine import cores
 from polyfed.models import Budget
 from polyfed.runs.keys import outer_first, parse_assignment, set_key
-from polyfed.schema import SECTION, OneOrMore, explain
+from polyfed.schema import SECTION, OneOrMore, as_list, explain
 
 DEFAULT_CLIENTS = 8
 STACK_MOST = 10  # more clients in one stack measured no faster
@@ -53,6 +53,8 @@ class Data(Section):
     """The column with images, where polyfed cannot find it by itself."""
     label: str | None = None
     """The column with labels, where polyfed cannot find it by itself."""
+    drop: list[str] = []
+    """Columns of a table that are not learnt from, such as an id."""
     size: Annotated[int, Field(ge=8)] | None = None
     """Resize images to so many pixels a side."""
     limit: Annotated[int, Field(ge=2)] | None = None
@@ -80,6 +82,15 @@ class Data(Section):
     def _read_partition(cls, value: Any) -> Any:
         """A partition whose kind is left out is the default one."""
         return {"kind": "dirichlet", **value} if isinstance(value, Mapping) else value
+
+    @field_validator("drop", mode="before")
+    @classmethod
+    def _read_drop(cls, value: Any) -> Any:
+        """Names as text, where YAML reads 7 as a number."""
+        names = as_list(value)
+        if not isinstance(names, list | tuple):
+            return value
+        return [str(name) if isinstance(name, int) else name for name in names]
 
     @field_validator("names")
     @classmethod
@@ -189,6 +200,20 @@ class Evaluation(Section):
     outputs: Literal["all", "private"] = "all"
     """If outputs also stand for public classes: `all` lets an answer be one of those (and be wrong), `private` takes
     the best among the private classes."""
+    metrics: list[MetricName] = []
+    """Metrics beside accuracy, on a client's own test rows and on the whole test set; `all` for every one."""
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _read_metrics(cls, value: Any) -> Any:
+        """`auc` for `[auc]`, `auc, f1` for both, and `all`; in one order, each once."""
+        wanted = as_list(value)
+        if not isinstance(wanted, list | tuple):
+            return value
+        if "all" in wanted:
+            return list(METRICS)
+        known = [name for name in METRICS if name in wanted]
+        return known + [name for name in wanted if name not in METRICS]
 
 
 class RunConfig(Section):
@@ -238,11 +263,7 @@ class RunConfig(Section):
 
     def method_settings(self) -> MethodSettings:
         """The method's settings; a mistake in them is a `ConfigError`."""
-        schema = find(self.method.name).Settings
-        try:
-            return schema(**self.method.settings)
-        except ValidationError as error:
-            raise ConfigError(explain(error, schema, "method")) from None
+        return settings_of(find(self.method.name), self.method.settings)
 
     def make_method(self) -> Method:
         """The method with its settings."""
@@ -259,6 +280,19 @@ class RunConfig(Section):
         content = self.model_dump(mode="json")
         content["method"] = {"name": self.method.name, **self.method.settings}
         return content
+
+
+def settings_of(method: type[Method], given: Mapping[str, Any]) -> MethodSettings:
+    """A method's settings from what was given for them; a mistake in it is a `ConfigError`."""
+    schema = method.Settings
+    if given and not schema.model_fields:
+        raise ConfigError(
+            f"method.{next(iter(given))}: unknown key, {method.name} has no settings of its own"
+        )
+    try:
+        return schema(**given)
+    except ValidationError as error:
+        raise ConfigError(explain(error, schema, "method")) from None
 
 
 def read_config(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,12 @@ from polyfed.data import DataSet, Rows
 from polyfed.errors import DataError
 from polyfed.federation.nodes import Holdings
 from polyfed.runs.config import RunConfig
+from polyfed.runs.federation import scored_clients
 from polyfed.seeds import Seeds
 
 Ints = NDArray[np.int64]
+
+log = logging.getLogger(__name__)
 
 GIVEN = "(given from Python)"  # stands for the user's own data in a resolved config
 HOLDINGS_KEPT = 4096
@@ -49,6 +54,19 @@ class FederatedData:
             settings, self.dataset, wanted.client_count(), seeds.numpy("partition"), rows=self.private
         )
         self.clients = len(self.partition)
+        self._warn()
+
+    def _warn(self) -> None:
+        """Say what looks odd in the data, and what will not be scored."""
+        for note in self.dataset.notes:
+            log.warning("%s", note)
+        if self._test_set is not None and self.config.evaluate.test_rows != 0:
+            return
+        wanted = self.config.data
+        largest = int(np.diff(self.partition.offsets).max())
+        if data.split_sizes(largest, wanted.validation, wanted.test)[2] == 0:
+            remedy = "set data.test, such as 0.2" if wanted.test == 0 else "no client has more than a row"
+            log.warning("'%s' has no test rows, so nothing will be scored: %s", self.dataset.name, remedy)
 
     def _load(self, given: Any) -> tuple[DataSet, DataSet | None]:
         """The rows to learn from, and the data set's own test split if it has one that can be used."""
@@ -56,7 +74,12 @@ class FederatedData:
         if given is None and wanted.source == GIVEN:
             raise DataError("this run began with data of your own: pass them again as data=…")
         source = wanted.source if given is None else given
-        options: dict[str, Any] = {"image": wanted.image, "label": wanted.label, "size": wanted.size}
+        options: dict[str, Any] = {
+            "image": wanted.image,
+            "label": wanted.label,
+            "drop": wanted.drop,
+            "size": wanted.size,
+        }
         settings = wanted.partition
         if isinstance(settings, data.Natural):
             options["columns"] = (settings.column,)
@@ -138,8 +161,8 @@ class FederatedData:
 
     @functools.cached_property
     def whole_test(self) -> Rows:
-        """The data set's own test split; where there is none, all clients' test rows together."""
-        rows = self._test_set.rows() if self._test_set is not None else self._everybodys(2)
+        """The data set's own test split; where there is none, the test rows of all clients that are scored."""
+        rows = self._test_set.rows() if self._test_set is not None else self._together(2, self._scored())
         most = self.config.evaluate.test_rows
         if most is not None and most < len(rows):
             chosen = self.seeds.numpy("test rows").choice(len(rows), most, replace=False)
@@ -148,18 +171,21 @@ class FederatedData:
 
     @property
     def own_in_whole(self) -> bool:
-        """Whether the whole test set is all clients' own test rows, so that the others' rows can be told apart."""
+        """Whether the whole test set is the clients' own test rows, so that the others' rows can be told apart."""
         return self._test_set is None and self.config.evaluate.test_rows is None
 
     @functools.cached_property
     def whole_validation(self) -> Rows | None:
-        """All clients' validation rows together, if the best round is to be chosen on them."""
-        return None if self.config.evaluate.validation == "own" else self._everybodys(1)
+        """The validation rows of all that are scored, if the best round is to be chosen on them."""
+        return None if self.config.evaluate.validation == "own" else self._together(1, self._scored())
 
     @functools.cached_property
     def everyone(self) -> Rows:
         """Everybody's training rows in one place."""
-        return self._everybodys(0)
+        return self._together(0, range(self.clients))
 
-    def _everybodys(self, part: int) -> Rows:
-        return self.dataset.rows(np.concatenate([self.split(index)[part] for index in range(self.clients)]))
+    def _scored(self) -> Sequence[int]:
+        return scored_clients(self.config, self.seeds, self.clients)
+
+    def _together(self, part: int, clients: Sequence[int]) -> Rows:
+        return self.dataset.rows(np.concatenate([self.split(index)[part] for index in clients]))

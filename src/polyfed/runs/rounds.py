@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ import safetensors.torch
 import torch
 
 from polyfed import disk, learn
-from polyfed.errors import CheckpointError, RunError, WorkerLost
-from polyfed.federation.engine import Engine
+from polyfed.errors import CheckpointError, RunError, StepFailed, WorkerLost
+from polyfed.federation.engine import Engine, Failure
 from polyfed.federation.fleet import EngineFleet
 from polyfed.federation.ledger import Ledger
 from polyfed.federation.message import METADATA_KEY, Weights
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 Listener = Callable[["Run"], None]
 
-LOST_WORKERS_ALLOWED = 100
+LOST_WORKERS_ALLOWED = 100  # without a round more than ever before
 FAILURES_LOG = "failures.log"
 SAVING_SHARE = 20  # a checkpoint comes after so many times what the last one took, if that is later
 
@@ -50,7 +50,9 @@ class Run:
         self.last: dict[str, Any] | None = None
         self._stopping = False
         self._open = False
-        self._steps = EvaluationSteps(self.method, federation.scored_outputs)
+        self._saved_at = time.monotonic()
+        self._pause = self.config.checkpoint_seconds
+        self._steps = EvaluationSteps(self.method, federation.scored_outputs, self.config.evaluate.metrics)
         self.program = Program(self.method, {evaluation.NAME: self._steps}, Wire(self.config.wire))
         self._reset()
 
@@ -109,9 +111,7 @@ class Run:
         torch.set_num_threads(self.config.server_threads)
         try:
             self.open()
-            self._rounds(listener)
-            if self.finished:
-                self._conclude()
+            self._through_losses(lambda: self._rounds(listener))
         except OSError as error:
             raise disk_trouble(error, self.path) from error
         finally:
@@ -139,37 +139,52 @@ class Run:
         else:
             self.directory.write_config(self.config.as_file())
             self.engine.restore({})
-            self._commit()
+            self._through_losses(self._commit)
 
-    def _rounds(self, listener: Listener | None) -> None:
-        saved_at = time.monotonic()
-        pause = self.config.checkpoint_seconds
-        lost = 0
-        while not self.finished and not self._stopping:
-            number = self.round
+    def _through_losses(self, phase: Callable[[], None]) -> None:
+        """Do a phase of the run. Whenever a worker is lost with the states in it, go back and do it again."""
+        furthest, lost = self.round, 0
+        while True:
             try:
-                if self.prepared:
-                    self._one_round()
-                else:
-                    self._prepare()
-                due = time.monotonic()
-                if due - saved_at >= pause:
-                    self._commit()
-                    saved_at = time.monotonic()
-                    if pause:  # states of gigabytes: most of the time is for learning
-                        pause = max(self.config.checkpoint_seconds, SAVING_SHARE * (saved_at - due))
+                return phase()
             except WorkerLost as error:
+                if self.round > furthest:
+                    furthest, lost = self.round, 0
                 lost += 1
                 if lost > LOST_WORKERS_ALLOWED:
-                    raise RunError(f"{lost} workers were lost, the last one because {error}") from error
-                logger.warning("%s; going back to round %d", error, self.directory.manifest["round"])
-                self._go_back()
-                continue
+                    raise RunError(
+                        f"{lost} workers were lost in round {furthest + 1}, the last one because {error}"
+                    ) from error
+                logger.warning("%s; going back to round %d", error, self.directory.manifest.get("round", 0))
+                if self.directory.manifest:
+                    self._go_back()
+                else:
+                    self.engine.restore({})
+
+    def _rounds(self, listener: Listener | None) -> None:
+        """The rounds that are left, checkpoints between them, and what is written at the end."""
+        while not self.finished and not self._stopping:
+            number = self.round
+            if self.prepared:
+                self._one_round()
+            else:
+                self._prepare()
+            self._commit_if_due()
             if listener is not None and self.round > number:
                 listener(self)
         manifest = self.directory.manifest
         if (manifest["round"], manifest["prepared"]) != (self.round, self.prepared):
             self._commit()
+        if self.finished:
+            self._conclude()
+
+    def _commit_if_due(self) -> None:
+        due = time.monotonic()
+        if due - self._saved_at >= self._pause:
+            self._commit()
+            if self._pause:  # states of gigabytes: most of the time is for learning
+                took = time.monotonic() - due
+                self._pause = max(self.config.checkpoint_seconds, SAVING_SHARE * took)
 
     def _prepare(self) -> None:
         """What a method does once, before its first round: round 0 of the history."""
@@ -189,7 +204,7 @@ class Run:
         before = time.perf_counter()
         self._learn(lambda: self.method.round(number, self.fleet, self.server))
         learnt = time.perf_counter()
-        scores = self.evaluation.look(self.server) if evaluating else {}
+        scores = self._look() if evaluating else {}
         self.seconds = time.perf_counter() - started
         logger.debug(
             "%s: round %d: learnt in %.2f s, %s",
@@ -214,18 +229,44 @@ class Run:
 
     def _end_learning(self) -> None:
         """Keep the tracebacks of what failed. If nobody answered, that ends the run."""
+        self._log_failures(self.fleet.failures)
+        self.fleet.end()
+
+    def _look(self) -> dict[int, Any]:
+        """Every scored client's measurement. A last round in which there is none ends the run: it has no result."""
+        before = len(self.fleet.failures)
+        scores = self.evaluation.look(self.server)
+        failures = self.fleet.failures[before:]
+        self._log_failures(failures)
+        if not scores:
+            reason = f"round {self.fleet.round}: no client could be scored"
+            cause = None
+            for last in failures[-1:]:
+                reason += f", {self._name(last)} in step '{last.step}': {last.reason}"
+                cause = StepFailed(last.traceback) if last.traceback else None
+            if self.fleet.round == self.config.rounds:
+                raise RunError(
+                    f"{reason}; `polyfed resume {self.path}` tries the last round again"
+                ) from cause
+            logger.warning("%s", reason)
+        return scores
+
+    def _log_failures(self, failures: Sequence[Failure]) -> None:
         told: dict[str, list[str]] = {}
-        for failure in self.fleet.failures:
-            name = "the server" if failure.client is None else self.federation.roster.name(failure.client)
+        for failure in failures:
+            name = self._name(failure)
             where = f"{self.path}: round {self.fleet.round}"
             logger.debug("%s: %s failed in step '%s': %s", where, name, failure.step, failure.reason)
-            if failure.traceback and failure.client is not None:
+            if failure.traceback:
                 told.setdefault(failure.traceback, []).append(f"{name} in step '{failure.step}'")
         if told:
             with (self.path / FAILURES_LOG).open("a") as file:
-                for text, who in told.items():
-                    file.write(f"round {self.fleet.round}: {', '.join(who)}\n{text}\n")
-        self.fleet.end()
+                for text, all_of_them in told.items():
+                    file.write(f"round {self.fleet.round}: {', '.join(all_of_them)}\n{text}\n")
+
+    def _name(self, failure: Failure) -> str:
+        assert failure.client is not None, "a server's step that fails ends the run at once"
+        return self.federation.roster.name(failure.client)
 
     def _open_round(self, number: int, *, measuring: bool) -> None:
         self.fleet.begin(number, measuring=measuring)
@@ -259,6 +300,7 @@ class Run:
             "data": self.federation.fingerprint,
         }
         self.directory.commit(self.round, label, self.server.state(), saved, facts)
+        self._saved_at = time.monotonic()
         if logger.isEnabledFor(logging.DEBUG):
             names = [self.directory.manifest["server"][0], *(state.file for state in saved if state.file)]
             size = sum((states / name).stat().st_size for name in names)
@@ -308,11 +350,13 @@ class Run:
         self._write_models()
         logger.debug("%s: final models are written", self.path)
         lines = [line for line in self.directory.history.lines() if "summary" in line]
+        if not lines or lines[-1]["round"] != self.round:
+            raise RunError(f"{self.path} has no result: in its last round no client could be scored")
         chosen = metrics.chosen_round(lines)
         by_round = {
             line["round"]: {
                 **line["summary"],
-                **{key: line[key] for key in ("stages", "server") if key in line},
+                **{key: line[key] for key in ("stages", "server", "server_metrics") if key in line},
             }
             for line in lines
         }
