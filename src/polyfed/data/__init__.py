@@ -2,9 +2,11 @@
 
 from polyfed.data import augment
 from polyfed.data.dataset import DataSet, Rows
+from polyfed.data.facts import SetFacts, about
 from polyfed.data.named import whereabouts
 from polyfed.data.new_rows import InputForm, read_new_rows
 from polyfed.data.partition import (
+    PARTITIONS,
     Dirichlet,
     Natural,
     PartitionSettings,
@@ -17,6 +19,7 @@ from polyfed.data.sources import has_split, known_sets, load
 from polyfed.data.splits import split_client, split_sizes
 
 __all__ = [
+    "PARTITIONS",
     "DataSet",
     "Dirichlet",
     "InputForm",
@@ -25,6 +28,8 @@ __all__ = [
     "PublicSettings",
     "Rotated",
     "Rows",
+    "SetFacts",
+    "about",
     "augment",
     "has_split",
     "known_sets",

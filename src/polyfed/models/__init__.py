@@ -29,8 +29,8 @@ from polyfed.models.naming import check_name, file_name
 from polyfed.models.network import Network, memory_format
 from polyfed.models.outside import is_outside
 from polyfed.models.probe import in_mode, materialise, output_count
-from polyfed.models.registry import build, is_known, names, own_maker, register, seeded
-from polyfed.models.sizes import size, table
+from polyfed.models.registry import build, is_known, maker_of, names, own_maker, register, seeded
+from polyfed.models.sizes import listed, size, table
 
 __all__ = [
     "Budget",
@@ -46,6 +46,8 @@ __all__ = [
     "in_mode",
     "is_known",
     "is_outside",
+    "listed",
+    "maker_of",
     "materialise",
     "memory_format",
     "names",

@@ -98,7 +98,8 @@ def registered(name: str) -> RegisteredModel:
         return found
     if is_reference(name) or is_plug_in(name):
         return RegisteredModel(partial(_from_outside, name), vectors=True)
-    raise ModelError(f"unknown model '{name}'; {nearest(name.lower(), [*_registered, *plug_in_names()])}")
+    known = [*_registered, *plug_in_names()]
+    raise ModelError(f"unknown model '{name}'; {nearest(name, known, 'polyfed models')}")
 
 
 def _from_outside(name: str, shape: Shape, outputs: int, norm: Norm) -> Network:
@@ -115,6 +116,12 @@ def _find(name: str) -> RegisteredModel | None:
         if match := pattern.fullmatch(key):
             return RegisteredModel(parse(match), vectors=False)
     return None
+
+
+def maker_of(name: str) -> Callable[..., Network]:
+    """The function that makes the models of this name: its module says what they are."""
+    factory = registered(name).factory
+    return factory.func if isinstance(factory, partial) else factory
 
 
 @contextmanager

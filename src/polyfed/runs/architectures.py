@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -19,6 +20,8 @@ from polyfed.runs.federated_data import FederatedData
 from polyfed.seeds import Seeds
 
 ModelMaker: TypeAlias = Callable[[], nn.Module] | nn.Module
+
+logger = logging.getLogger(__name__)
 
 
 class Architectures:
@@ -111,6 +114,7 @@ class Architectures:
                 self.build(name), self.shape, self.outputs, self.config.training, stack
             )
             self.own[name] = self.own[name].model_copy(update={"stack": stacked})
+            logger.info("%s, by a trial: channels-last %s, stacked %s", name, last, stacked)
 
     def is_own(self, architecture: str) -> bool:
         """Whether it is the user's own: given from Python, a function named in the config, or a plug-in's."""
