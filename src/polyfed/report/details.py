@@ -184,6 +184,10 @@ def model_details(
             ("parameters", f"{listed.size.parameters:,}"),
             ("MACs", f"{listed.size.macs:,} of one forward pass of one input"),
             ("memory", f"{amount(listed.size.memory_bytes)} in a training step of one input"),
+            (
+                "features",
+                "–" if listed.features is None else f"{listed.features:,} (models.features sets another)",
+            ),
             ("layout", "channels-last" if listed.channels_last else "default"),
             ("in a run file", f"models: {{names: [{listed.name}]}}"),
         ]
