@@ -93,9 +93,9 @@ def predict(
         typer.Option(help="The CSV file to write; printed by default."),
     ] = None,
 ) -> None:
-    """Apply a trained model to new data: the class of each row and the probability of each class.
+    """Apply a trained model to new data.
 
-    Data are given as they come; columns are found by their names, and normalised as in training. Where the data have
+    The class of each row and the probability of each class. Data are given as they come; columns are found by their names, and normalised as in training. Where the data have
     the label column too, the accuracy is printed.
 
     \b
@@ -173,7 +173,10 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Where the runs are written.")] = Path("polyfed-runs/reproduce"),
     workers: Workers = None,
 ) -> None:
-    """Measure a paper's table again and judge its claims. The same command again goes on."""
+    """Measure a paper's table again and judge its claims.
+
+    The same command again goes on with what is left.
+    """
     from polyfed.cli import experimenting
 
     experimenting.reproduce(what, scale, rows, columns, seeds, plan, out, workers)
