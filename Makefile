@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --durations=10
 
-.PHONY: demo test check tests tests-fast coverage bench picture format clean
+.PHONY: demo test check tests tests-fast coverage chaos bench picture format clean
 
 demo: $(VENV)/core
 	$(BIN)/polyfed demo
@@ -30,6 +30,11 @@ tests-fast: $(VENV)/dev
 coverage: $(VENV)/dev
 	$(PYTEST) --cov --cov-report=
 	$(BIN)/python .ci/report_coverage.py
+
+# Kills and hostile files for MINUTES, over all methods; ends with a table of what was tried and what failed.
+MINUTES ?= 10
+chaos: $(VENV)/dev
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES)
 
 bench: $(VENV)/dev
 	$(BIN)/python -m benchmarks
