@@ -27,12 +27,34 @@ def test_a_yaml_file_gives_its_keys_and_values(tmp_path: Path) -> None:
     assert disk.read_yaml(file, "missing") == {}
 
 
+def test_merge_keys_may_be_overridden_and_the_same_key_may_be_in_two_sections(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(
+        "a: &base {b: 1, c: 2}\nd: &next\n  <<: *base\n  b: 3\ne: {<<: *next, b: 4, '1': x, 1: y}"
+    )
+    content = disk.read_yaml(file, "missing")
+    assert content["d"] == {"b": 3, "c": 2}
+    assert content["e"] == {"b": 4, "c": 2, "1": "x", 1: "y"}
+
+
+def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^cannot read \S+: it is a folder; name a file$"):
+        disk.read_yaml(tmp_path, "missing")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"a: [1,\nb", r"^\S+a\.yaml is not YAML: "),
-        (b"- a", r"^\S+a\.yaml must hold keys and values"),
-        (b"\xff\xd8", r"^cannot read \S+a\.yaml: "),
+        (b"a: 1\nb:\n\tc: 2", r"^\S+a\.yaml is not YAML: line 3: there is a tab: indent with spaces$"),
+        (b"a: b: c", r"^\S+a\.yaml is not YAML: line 1: mapping values are not allowed here$"),
+        (b"a: \x00", r"^\S+a\.yaml is not YAML: "),
+        (b"- a", r"^\S+a\.yaml must hold keys and values, such as `rounds: 20`, but it is a list$"),
+        (b"3", r"^\S+a\.yaml must hold keys and values, .* but it is a single value$"),
+        (b"\xff\xd8", r"^cannot read \S+a\.yaml: it is not text in UTF-8; save it as that$"),
+        (b"a: 1\nb: 2\na: 3", r"^\S+a\.yaml: 'a' is there twice, in lines 1 and 3: leave one out$"),
+        (b"a:\n  b: 1\n  'b': 2", r"^\S+a\.yaml: 'b' is there twice, in lines 2 and 3: leave one out$"),
+        (b"- {a: 1, a: 1}", r"^\S+a\.yaml: 'a' is there twice, in line 1: leave one out$"),
         (None, "^there is no such file$"),
     ],
 )

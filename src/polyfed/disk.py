@@ -16,6 +16,7 @@ import yaml
 from polyfed.errors import CheckpointError, ConfigError
 
 LOCK = ".lock"
+MERGE = "tag:yaml.org,2002:merge"  # the key << of YAML, which takes the keys of another map
 
 
 @dataclass(frozen=True)
@@ -82,15 +83,59 @@ def read_yaml(file: Traversable, missing: str) -> dict[str, Any]:
     missing: the message of the `ConfigError` if there is no such file.
     """
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = parse_yaml(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(missing) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {file}: {error}") from None
+    except IsADirectoryError:
+        raise ConfigError(f"cannot read {file}: it is a folder; name a file") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"cannot read {file}: it is not text in UTF-8; save it as that") from None
+    except KeyGivenTwice as error:
+        raise ConfigError(f"{file}: {error}") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{file} is not YAML: {_yaml_trouble(error)}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise ConfigError(f"{file} must hold keys and values, such as `key: value`")
+        is_a = "a list" if isinstance(content, list) else "a single value"
+        raise ConfigError(f"{file} must hold keys and values, such as `rounds: 20`, but it is {is_a}")
     return content
+
+
+def parse_yaml(text: str) -> Any:
+    """The value that a YAML text stands for. A key that is given twice is an error: YAML would let the last one win."""
+    return yaml.load(text, _Loader)
+
+
+class KeyGivenTwice(yaml.YAMLError):
+    """A key that is there twice in one section."""
+
+
+class _Loader(yaml.SafeLoader):
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        # Here, and not where the map is made: by then the keys of `<<` are among its own.
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        lines: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == MERGE:
+                continue
+            line = key.start_mark.line + 1
+            first = lines.get((key.tag, key.value))
+            if first is not None:
+                where = f"lines {first} and {line}" if line > first else f"line {line}"
+                raise KeyGivenTwice(f"'{key.value}' is there twice, in {where}: leave one out")
+            lines[key.tag, key.value] = line
+        return node
+
+
+def _yaml_trouble(error: yaml.YAMLError) -> str:
+    """What is wrong and in which line, in one line."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return " ".join(str(error).split())
+    problem = getattr(error, "problem", None) or "this cannot be read"
+    if "\\t" in problem:
+        problem = "there is a tab: indent with spaces"
+    return f"line {mark.line + 1}: {problem}"

@@ -16,6 +16,7 @@ PolyfedError
 from __future__ import annotations
 
 import difflib
+import os
 import signal
 import sysconfig
 import traceback
@@ -91,8 +92,33 @@ def describe_exit(code: int | None) -> str:
     return f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint for a word that is not known: the nearest known one, or all of them."""
+def describe_os_error(error: OSError) -> str:
+    """What the system refused, in words: which file or folder, and what is wrong with it."""
+    if error.filename is None:
+        return error.strerror or str(error)
+    path = Path(os.fsdecode(error.filename))
+    if isinstance(error, NotADirectoryError):
+        file = next((part for part in (path, *path.parents) if part.is_file()), path)
+        return f"{file} is a file, not a folder"
+    if isinstance(error, IsADirectoryError):
+        return f"{path} is a folder, not a file"
+    if isinstance(error, FileNotFoundError):
+        return f"there is no {path}" if path.parent.exists() else f"there is no folder {path.parent}"
+    if isinstance(error, PermissionError):
+        return f"no permission to read or write {path}"
+    return f"{path}: {error.strerror}"
+
+
+def nearest(word: str, known: Iterable[str], listed_by: str = "") -> str:
+    """A hint for a word that is not known: the nearest known one, or all of them. The end of a message.
+
+    listed_by: the command that lists them, where they are too many for a message.
+    """
     choices = sorted(known)
-    close = difflib.get_close_matches(word, choices, n=1, cutoff=0.5)
-    return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(choices)}"
+    if not choices:
+        return "there are none"
+    folded = {choice.casefold(): choice for choice in choices}
+    close = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean '{folded[close[0]]}'?"
+    return f"`{listed_by}` lists them" if listed_by else f"known: {', '.join(choices)}"

@@ -109,6 +109,32 @@ def test_lists_print_what_there_is(command: Command) -> None:
     assert polyfed.__version__ in command("--version").out
 
 
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (("methods",), ("polyfed methods NAME",)),
+        (("methods", "fedprox"), ("FedAvg whose clients minimise", "mu: 0.01", "above 0")),
+        (("models", "resnet8"), ("Deep Residual Learning", "75,290")),
+        (("models", "mlp", "--shape", "1x8x8", "--outputs", "3"), ("25,219", "1×8×8 inputs, 3 classes")),
+        (("data", "digits"), ("1,437 train, 360 test",)),
+        (("partition",), ("dirichlet: ", "alpha: 0.5", "rotated: ", "polyfed partition FILE")),
+        (("partition", "shards"), ("shards_per_client: 2",)),
+    ],
+    ids=" ".join,
+)
+def test_one_method_model_data_set_or_partition_is_told_in_full(
+    command: Command, words: tuple[str, ...], parts: tuple[str, ...]
+) -> None:
+    said = command(*words)
+    assert (said.code, said.err) == (0, "")
+    assert [part for part in parts if part not in said.out] == []
+
+
+def test_a_run_file_that_is_called_like_a_kind_is_a_run_file(command: Command, run_file: Path) -> None:
+    run_file.rename("iid")
+    assert "4 clients, 300 samples" in command("partition", "iid").out
+
+
 def test_partition_prints_and_plots_who_holds_what(command: Command, run_file: Path) -> None:
     said = command("partition", run_file, "-o", "who.png")
     assert "4 clients, 300 samples" in said.out
@@ -166,6 +192,28 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
     "a sweep in a folder of others": (("sweep", "FILE", "--out", "."), "choose another --out"),
     "a bad shape": (("models", "--shape", "3,32"), "3x32x32"),
     "no model of that name": (("models", "nothing*"), "nothing*"),
+    "no such method": (("methods", "fedagv"), "no method 'fedagv': did you mean 'fedavg'?"),
+    "no such model": (("models", "resnet9"), "did you mean 'resnet8'?"),
+    "no such data set": (("data", "femnits"), "did you mean 'femnist'?"),
+    "no such partition": (("partition", "shard"), "did you mean 'shards'?"),
+    "a shape no model takes": (("models", "resnet8", "--shape", "20"), "resnet8"),
+    "a taken folder": (("run", "FILE", "--out", "."), "choose another --out"),
+    "a file for a run directory": (("resume", "FILE"), "small.yaml is a file, not a folder"),
+    "a file for an --out": (("run", "FILE", "--out", "FILE"), "small.yaml is a file, not a folder"),
+    "a figure nobody can draw": (
+        ("partition", "FILE", "-o", "x.xyz"),
+        "must end in .png, .jpg, .pdf or .svg",
+    ),
+    "a figure in no folder": (("partition", "FILE", "-o", "no/x.png"), "there is no folder no"),
+    "a folder to write to": (("new", "."), "name a file, such as polyfed.yaml"),
+    "an empty value": (("run", "FILE", "--set", "rounds="), "the value is missing"),
+    "an empty value in a sweep": (("sweep", "FILE", "--set", "rounds="), "the value is missing"),
+    "a negative number": (("run", "FILE", "--set", "seed=-1"), "seed: must be at least 0, not -1"),
+    "a folder for a file": (("run", "."), "is a folder, not a run file"),
+    "a kind with another's key": (
+        ("run", "FILE", "--set", "data.partition.kind=iid", "--set", "data.partition.alpha=1"),
+        "data.partition.alpha: unknown key",
+    ),
     "no server model": (
         ("run", "FILE", "--set", "method=fedmd", "--set", "data.public={source: share, share: 0.2}"),
         "fedmd needs a server model: set models.server or method.global=false",
@@ -204,6 +252,36 @@ def test_a_file_that_is_not_yaml_is_named(command: Command) -> None:
     assert said.code == 2
     assert said.err.startswith("polyfed: bad.yaml is not YAML")
     assert said.err.count("\n") == 1
+
+
+def test_a_new_file_may_be_in_a_new_folder(command: Command) -> None:
+    assert command("new", "deep/er/my.yaml").code == 0
+    assert Path("deep/er/my.yaml").exists()
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    """As in `polyfed methods | head -1`: the pipe is closed before anything is written."""
+    code = "import sys; from polyfed.cli import main; sys.argv = ['polyfed', 'methods']; main()"
+    reading, writing = os.pipe()
+    os.close(reading)
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    os.close(writing)
+    assert (said.returncode, said.stderr) == (1, "")
+
+
+def test_a_run_directory_instead_of_a_file_says_how_to_go_on(command: Command, make_run: Any) -> None:
+    run = make_run("local")
+    run.go(lambda now: now.stop())
+    said = command("run", run.path)
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert f"`polyfed resume {run.path}` goes on with the run in it" in said.err
 
 
 def test_a_sweep_ends_with_a_table_and_its_exit_code_tells_of_failures(

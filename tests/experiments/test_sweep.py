@@ -22,6 +22,8 @@ from rich.console import Console
 from tests.conftest import round_of
 
 import polyfed
+from polyfed.data import Dirichlet
+from polyfed.data.partition import Iid
 from polyfed.errors import ConfigError, MethodError
 from polyfed.experiments.sweep import plan_sweep, read_sets, split_values
 from polyfed.report.curves import accuracy_curves
@@ -70,6 +72,23 @@ def test_settings_of_a_method_are_set_after_the_method_whatever_the_order(small:
     assert [variant.name for variant in plan.variants] == ["method.mu=0.1", "method.mu=1.0"]
     assert [job.config.method.settings for job in plan.jobs] == [{"mu": 0.1}, {"mu": 1.0}]
     assert plan.path == Path("polyfed-runs/run-sweep")
+
+
+def test_kinds_can_be_swept_over_a_file_with_settings_of_one_of_them(small: dict[str, Any]) -> None:
+    small["method"] = {"name": "fedprox", "mu": 0.3}
+    sets = {"data.partition.kind": ["dirichlet", "iid", "shards"], "method.name": ["fedprox", "local"]}
+    plan = plan_sweep(small, sets)
+    found = [(job.config.data.partition, job.config.method.settings) for job in plan.jobs]
+    assert found[0] == (Dirichlet(alpha=1.0), {"mu": 0.3})
+    assert found[3] == (Iid(), {})
+    assert len(found) == 6
+    with pytest.raises(ConfigError, match=r"kind=iid: data\.partition\.alpha: unknown key"):
+        plan_sweep(small, {"data.partition.alpha": ["2"], "data.partition.kind": ["quantity", "iid"]})
+
+
+def test_models_that_are_swept_need_no_brackets(small: dict[str, Any]) -> None:
+    plan = plan_sweep(small, read_sets(["models.names=mlp,mlp-small,[mlp,mlp-small]", "method=local"]))
+    assert [job.config.models.names for job in plan.jobs] == [["mlp"], ["mlp-small"], ["mlp", "mlp-small"]]
 
 
 def test_where_nothing_varies_there_is_one_variant(small: dict[str, Any]) -> None:

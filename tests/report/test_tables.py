@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from rich.table import Table
 from tests.conftest import SMALL, MakeRun
 
@@ -15,6 +19,7 @@ from polyfed.report.tables import (
     amount,
     compare_table,
     data_table,
+    method_summaries,
     methods_table,
     models_table,
     partition_table,
@@ -126,6 +131,33 @@ def test_methods_are_listed_with_what_each_declares() -> None:
     assert (rows["fedmd"]["weights travel"], rows["fedmd"]["different models"]) == ("no", "yes")
     assert rows["fedmd"]["public data"] == "labelled"
     assert rows["fedh2l"]["server"] == "no"
+
+
+def printed(table: Table, width: int = 80) -> str:
+    console = Console(width=width, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: methods_table(in_short=False),
+        method_summaries,
+        lambda: models_table("resnet*", (3, 32, 32), 10, "batch"),
+        data_table,
+    ],
+    ids=["methods", "summaries", "models", "data"],
+)
+def test_lists_can_be_read_at_80_columns(make: Callable[[], Table]) -> None:
+    table = make()
+    said = printed(table)
+    assert "…" not in said
+    assert max(map(len, said.splitlines())) <= 80
+    assert len(said.splitlines()) <= 3 * table.row_count + 6  # no column of a word per line
+    first = [str(cell) for cell in table.columns[0].cells]
+    assert [name for name in first if not re.search(rf"^ *{re.escape(name)} ", said, re.MULTILINE)] == []
 
 
 def test_models_are_listed_by_wildcard_with_their_sizes() -> None:

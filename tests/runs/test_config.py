@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,14 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from polyfed.data import Dirichlet, PublicSettings
-from polyfed.data.partition import Iid
+from polyfed.data import PARTITIONS, Dirichlet, PublicSettings
+from polyfed.data.partition import Iid, Quantity
 from polyfed.errors import ConfigError, MethodError, UserError
+from polyfed.federation.method import registered
 from polyfed.methods.fedprox import FedProxSettings
 from polyfed.runs.config import RunConfig, pick_device, read_config
+from polyfed.runs.keys import merge
+from polyfed.schema import settings_of
 
 EXAMPLES = Path(str(resources.files("polyfed"))) / "examples"
 
@@ -65,10 +70,18 @@ def test_an_unknown_key_names_the_nearest_at_every_depth(content: dict[str, Any]
     assert refusal(content) == message
 
 
-def test_an_unknown_kind_of_partition_lists_them() -> None:
-    message = refusal({"data": {"partition": {"kind": "dirichlt"}}})
-    assert message.startswith("data.partition: ")
-    assert "'dirichlet'" in message
+def test_an_unknown_kind_of_partition_names_the_nearest_or_lists_them() -> None:
+    assert refusal({"data": {"partition": {"kind": "dirichlt"}}}) == (
+        "data.partition.kind: unknown kind 'dirichlt', did you mean 'dirichlet'?"
+    )
+    assert refusal({"data": {"partition": {"kind": "zzz"}}}) == (
+        "data.partition.kind: unknown kind 'zzz',"
+        " known: dirichlet, iid, natural, pathological, quantity, rotated, shards"
+    )
+
+
+def test_where_there_are_no_settings_that_is_said() -> None:
+    assert refusal({"method": {"name": "local", "mu": 1}}) == "method.mu: unknown key, there are none"
 
 
 def test_an_unknown_method_names_the_nearest() -> None:
@@ -103,7 +116,6 @@ def test_several_mistakes_are_counted() -> None:
         ({"data": {"partition": {"kind": "dirichlet", "alpha": 0}}}, "data.partition.alpha"),
         ({"data": {"public": {"source": "share"}}}, "data.public"),
         ({"data": {"public": {"labels": "all"}}}, "data.public.labels"),
-        ({"models": {"names": "mlp"}}, "models.names"),
         ({"models": {"names": []}}, "models.names"),
         ({"models": {"names": [3]}}, "models.names.0"),
         ({"models": {"clients": {"0": 3}}}, "models.clients.0"),
@@ -136,13 +148,47 @@ def test_a_wrong_value_is_one_line_that_begins_with_its_key(content: dict[str, A
 
 
 def test_the_line_says_what_would_do_and_what_was_given() -> None:
-    assert refusal({"rounds": 0}) == "rounds: input should be greater than or equal to 1, not 0"
+    assert refusal({"rounds": 0}) == "rounds: must be at least 1, not 0"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"rounds": "many"}, "rounds: must be a whole number, not 'many'"),
+        ({"rounds": 2.5}, "rounds: must be a whole number, not 2.5"),
+        ({"rounds": None}, "rounds: must be a whole number, not null"),
+        ({"rounds": [3]}, "rounds: must be a whole number, not a list"),
+        ({"training": {"lr": "fast"}}, "training.lr: must be a number, not 'fast'"),
+        ({"training": {"lr": {}}}, "training.lr: must be a number, not a section"),
+        ({"training": {"lr": float("inf")}}, "training.lr: must be a finite number, not inf"),
+        ({"training": {"augment": "maybe"}}, "training.augment: must be true or false, not 'maybe'"),
+        ({"training": {"momentum": 1}}, "training.momentum: must be below 1, not 1"),
+        (
+            {"training": {"optimiser": "sdg"}},
+            "training.optimiser: must be 'sgd', 'adam', 'amsgrad' or 'adamw', not 'sdg'",
+        ),
+        ({"data": 3}, "data: must be a section of keys and values such as {a: b}, not 3"),
+        ({"data": {"source": True}}, "data.source: must be text, not true"),
+        (
+            {"models": {"clients": ["mlp"]}},
+            "models.clients: must be a section of keys and values such as {a: b}",
+        ),
+        ({"models": {"names": []}}, "models.names: must have at least 1"),
+        ({"data": {"partition": {"kind": "natural"}}}, "data.partition.column: is missing"),
+        ({"name": "x" * 500 + "/"}, "name: "),
+        ({"wire": {"up": {"logit": "half"}}}, "wire.up.logit: must be '"),
+        ({3: 4}, "3: cannot be a key: a key is text"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_wrong_value_is_told_in_plain_words(content: dict[Any, Any], message: str) -> None:
+    said = refusal(content)
+    assert said.startswith(message)
+    assert "input" not in said
 
 
 def test_where_two_types_would_do_both_are_named() -> None:
-    assert refusal({"stack": 0}) == (
-        "stack: input should be 'auto', or input should be greater than or equal to 1, not 0"
-    )
+    assert refusal({"stack": 0}) == ("stack: must be 'auto' or at least 1, not 0")
     assert read_config({"stack": 3}).stack == 3
 
 
@@ -226,9 +272,18 @@ def test_a_file_that_is_not_a_run_file_is_refused(tmp_path: Path, text: str, mes
 
 def test_a_file_that_is_not_there_says_how_to_get_one(tmp_path: Path) -> None:
     assert "`polyfed new" in refusal(tmp_path / "run.yaml")
-    assert "cannot read" in refusal(tmp_path)
     (tmp_path / "photo.yaml").write_bytes(b"\xff\xd8")
     assert "cannot read" in refusal(tmp_path / "photo.yaml")
+
+
+def test_a_folder_instead_of_a_file_says_what_to_do(tmp_path: Path) -> None:
+    assert (
+        refusal(tmp_path) == f"{tmp_path} is a folder, not a run file; `polyfed new` writes one to start from"
+    )
+    (tmp_path / "mine.yaml").touch()
+    assert refusal(tmp_path) == f"{tmp_path} is a folder, not a run file: perhaps {tmp_path / 'mine.yaml'}"
+    (tmp_path / "manifest.json").touch()
+    assert refusal(tmp_path).endswith(f": `polyfed resume {tmp_path}` goes on with the run in it")
 
 
 def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
@@ -298,6 +353,102 @@ def test_floats_are_read_as_people_write_them(text: str) -> None:
     assert read_config({}, [f"training.lr={text}"]).training.lr == 0.001
 
 
+# -- choosing another kind -----------------------------------------------------------------------------------
+
+NEW_FILE = EXAMPLES / "new.yaml"
+
+
+@pytest.mark.parametrize("kind", sorted(set(PARTITIONS) - {"natural"}))
+def test_another_kind_of_partition_drops_what_only_the_old_kind_has(kind: str) -> None:
+    assert read_config(NEW_FILE, [f"data.partition.kind={kind}"]).data.partition.kind == kind
+
+
+def test_what_both_kinds_have_is_kept() -> None:
+    content = {"data": {"partition": {"alpha": 0.1, "dialect": "blocks"}}}
+    assert read_config(content, ["data.partition.kind=quantity"]).data.partition == Quantity(alpha=0.1)
+    same = read_config(content, ["data.partition.kind=dirichlet"]).data.partition
+    assert same == Dirichlet(alpha=0.1, dialect="blocks")
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["data.partition.kind=iid", "data.partition.alpha=1"],
+        ["data.partition.alpha=1", "data.partition.kind=iid"],
+        ["data.partition={kind: iid, alpha: 1}"],
+    ],
+    ids=str,
+)
+def test_a_key_that_was_given_with_the_choice_and_that_it_does_not_have_is_an_error(
+    overrides: list[str],
+) -> None:
+    assert refusal(NEW_FILE, *overrides).startswith("data.partition.alpha: unknown key")
+
+
+def test_a_misspelt_key_of_the_file_is_an_error_whatever_is_chosen() -> None:
+    content = {"data": {"partition": {"kind": "dirichlet", "alhpa": 1}}}
+    assert refusal(content, "data.partition.kind=iid").startswith("data.partition.alhpa: unknown key")
+
+
+def test_a_wrong_choice_is_what_is_told_not_the_keys_beside_it() -> None:
+    assert refusal(NEW_FILE, "data.partition.kind=idd").startswith("data.partition.kind: unknown kind 'idd'")
+    settings = {"name": "fedmd", "public_rows": 10}
+    assert refusal({"method": settings}, "method.name=fedporx").startswith("no method 'fedporx'")
+
+
+@pytest.mark.parametrize("override", ["method=fedprox", "method.name=fedprox"])
+def test_another_method_drops_what_only_the_old_one_has(override: str) -> None:
+    content = {"method": {"name": "fedmd", "public_rows": 10, "global": False}}
+    config = read_config(content, [override])
+    assert (config.method.name, config.method.settings) == ("fedprox", {})
+
+
+def test_by_its_name_alone_another_method_keeps_settings_that_both_have() -> None:
+    content = {"method": {"name": "fedmd", "public_rows": 10, "lwof": None}}
+    assert read_config(content, ["method.name=dsfl"]).method.settings == {"public_rows": 10}
+    assert read_config(content, ["method=dsfl"]).method.settings == {}
+
+
+def test_another_public_source_drops_the_share() -> None:
+    content = {"data": {"public": {"source": "share", "share": 0.2, "rows": 50}}}
+    assert read_config(content, ["data.public.source=none"]).data.public == PublicSettings(rows=50)
+    assert read_config(content, ["data.public.source=mnist"]).data.public.share is None
+    assert "go together" in refusal(content, "data.public.source=mnist", "data.public.share=0.1")
+
+
+# -- lists ---------------------------------------------------------------------------------------------------
+
+LISTS: dict[str, tuple[Any, str, list[Any]]] = {
+    "models.names": ("resnet8", "resnet8, mlp", ["resnet8", "mlp"]),
+    "models.budgets": ({"parameters": 5}, "[{parameters: 5}, {macs: 3}]", [{"parameters": 5}, {"macs": 3}]),
+    "data.names": ("north", "north,south", ["north", "south"]),
+    "data.partition.angles": (30, "30, 60", [30, 60]),
+}
+
+
+def list_keys(schema: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for setting in settings_of(schema):
+        if setting.allowed.startswith("a list"):
+            yield f"{prefix}{setting.key}"
+        for group in setting.groups:
+            yield from list_keys(group, f"{prefix}{setting.key}.")
+
+
+def test_every_list_of_the_schema_is_tried_here() -> None:
+    assert set(list_keys(RunConfig)) == set(LISTS)
+    assert [key for method in registered().values() for key in list_keys(method.Settings)] == []
+
+
+@pytest.mark.parametrize("key", LISTS)
+def test_where_a_list_is_wanted_a_single_value_is_a_list_of_one(key: str) -> None:
+    single, several, listed = LISTS[key]
+    base = {"data": {"partition": {"kind": "rotated"}}} if "angles" in key else {}
+    whole = read_config(merge(base, {key: [single]}))
+    assert read_config(merge(base, {key: single})) == whole
+    assert read_config(base, [f"{key}={json.dumps(single)}"]) == whole
+    assert read_config(base, [f"{key}={several}"]) == read_config(merge(base, {key: listed}))
+
+
 def test_the_last_override_wins() -> None:
     assert read_config({"rounds": 1}, ["rounds=2", "rounds=3"]).rounds == 3
 
@@ -343,9 +494,19 @@ def test_an_override_may_hold_an_equals_sign() -> None:
     assert read_config({}, ["data.source=a=b"]).data.source == "a=b"
 
 
+@pytest.mark.parametrize("override", ["rounds=", "name= ", "data.partition.kind="])
+def test_an_override_without_a_value_says_so(override: str) -> None:
+    assert refusal({}, override) == f"--set {override}: the value is missing; write null for none"
+
+
+def test_a_key_given_twice_in_an_override_is_refused() -> None:
+    override = "data.partition={kind: iid, kind: shards}"
+    assert refusal({}, override) == f"--set {override}: 'kind' is there twice, in line 1: leave one out"
+
+
 @pytest.mark.parametrize("name", ["../up", "", "a b", ".hidden"])
 def test_a_name_that_cannot_be_a_folders_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"^name:"):
+    with pytest.raises(ConfigError, match=r"^name: '.*' cannot be a folder's name"):
         read_config({"name": name})
 
 

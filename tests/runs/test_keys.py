@@ -34,6 +34,24 @@ def test_a_method_given_by_its_name_can_be_given_settings() -> None:
     assert merge({"method": {"name": "fedprox", "mu": 0.1}}, {"method": "local"}) == {"method": "local"}
 
 
+def test_a_layer_that_chooses_another_kind_drops_what_only_the_old_one_has() -> None:
+    base = {
+        "data": {"partition": {"kind": "dirichlet", "alpha": 0.1}},
+        "method": {"name": "fedmd", "lwof": None},
+    }
+    for layer in ({"data": {"partition": {"kind": "iid"}}}, {"data.partition.kind": "iid"}):
+        assert merge(base, layer)["data"] == {"partition": {"kind": "iid"}}
+    assert merge(base, {"method": {"name": "local"}})["method"] == {"name": "local"}
+    assert merge(base, {"method.name": "local"})["method"] == {"name": "local"}
+
+
+def test_a_wrong_key_in_the_layer_that_chooses_stays_and_can_be_refused() -> None:
+    base = {"data": {"partition": {"kind": "shards", "shards_per_client": 3}}}
+    kept = {"data": {"partition": {"kind": "iid", "alpha": 1}}}
+    assert merge(base, {"data": {"partition": {"alpha": 1, "kind": "iid"}}}) == kept
+    assert merge(base, {"data.partition.alpha": 1, "data.partition.kind": "iid"}) == kept
+
+
 def test_what_is_merged_is_left_as_it_was() -> None:
     first = {"data": {"partition": {"kind": "iid"}}}
     merge(first, {"data.partition.kind": "shards"})["data"]["partition"]["kind"] = "other"
@@ -81,3 +99,11 @@ def test_an_assignment_is_a_dotted_key_and_a_text(text: str, parsed: tuple[str, 
 
 def test_a_section_is_set_before_what_is_inside_it() -> None:
     assert outer_first(["method.mu", "rounds", "method"]) == ["rounds", "method", "method.mu"]
+
+
+def test_the_key_that_chooses_is_set_before_its_neighbours() -> None:
+    keys = ["data.partition.alpha", "method.mu", "data.partition.kind", "method.name", "data.public.source"]
+    assert outer_first(keys) == [
+        *("method.name", "method.mu"),
+        *("data.partition.kind", "data.public.source", "data.partition.alpha"),
+    ]

@@ -5,6 +5,7 @@ Those are imported inside the commands: PyTorch takes seconds, and `polyfed --he
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Optional
@@ -13,7 +14,7 @@ import typer
 
 import polyfed
 from polyfed.cli.screen import console, log_to_screen
-from polyfed.errors import PolyfedError, UserError
+from polyfed.errors import PolyfedError, UserError, describe_os_error
 
 app = typer.Typer(
     name="polyfed",
@@ -114,7 +115,7 @@ def reproduce(
     what: Annotated[
         Optional[str],  # noqa: UP045
         typer.Argument(
-            metavar="[PAPER/TABLE]", help="Such as 000/table2. Without it: list what can be reproduced."
+            metavar="PAPER/TABLE", help="Such as 000/table2. Without it: list what can be reproduced."
         ),
     ] = None,
     scale: Annotated[str, typer.Option(help="The paper's scale (paper), or a smaller one.")] = "tiny",
@@ -143,32 +144,45 @@ def demo(
 
 
 @app.command()
-def methods() -> None:
-    """List the methods and what each needs and sends."""
+def methods(
+    name: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(metavar="NAME", help="A method: everything about it, with all its settings."),
+    ] = None,
+) -> None:
+    """List the methods, or tell everything about one."""
     from polyfed.cli import listing
 
-    listing.methods()
+    listing.methods(name)
 
 
 @app.command(name="models")
 def list_models(
-    pattern: Annotated[str, typer.Argument(help="A wildcard, such as 'res*'.")] = "*",
+    pattern: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="A model: everything about it; or a wildcard, such as 'res*'."),
+    ] = "*",
     shape: Annotated[str, typer.Option(help="Channels×height×width of the input.")] = "3x32x32",
     outputs: Annotated[int, typer.Option(min=1, help="Classes.")] = 10,
     norm: Annotated[str, typer.Option(help="batch or group.")] = "batch",
 ) -> None:
-    """List the models with parameters, multiply-accumulates and memory of a training step."""
+    """List the models and their sizes, or tell everything about one."""
     from polyfed.cli import listing
 
     listing.models(pattern, shape, outputs, norm)
 
 
 @app.command(name="data")
-def list_data() -> None:
-    """List the named data sets and where each would come from."""
+def list_data(
+    name: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(metavar="NAME", help="A named data set: everything about it."),
+    ] = None,
+) -> None:
+    """List the named data sets, or tell everything about one."""
     from polyfed.cli import listing
 
-    listing.data()
+    listing.data(name)
 
 
 @app.command()
@@ -183,16 +197,21 @@ def new(
 
 @app.command()
 def partition(
-    file: RunFile,
+    what: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Argument(
+            metavar="FILE", help="A run file; or a kind of partition: its settings. Without it: all kinds."
+        ),
+    ] = None,
     set_: Overrides = None,
     figure: Annotated[Path, typer.Option("--figure", "-o", help="The picture to write.")] = Path(
         "partition.png"
     ),
 ) -> None:
-    """Print and plot who holds what."""
+    """Print and plot who holds what, or list the kinds of partitions."""
     from polyfed.cli import listing
 
-    listing.partition(file, set_ or (), figure)
+    listing.partition(what, set_ or (), figure)
 
 
 def _version(wanted: bool) -> None:
@@ -203,7 +222,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def common(
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Log what is done: set-up, workers, rounds, checkpoints.")
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -219,8 +240,12 @@ def main() -> None:
     except UserError as error:
         sys.stderr.write(f"polyfed: {error}\n")
         sys.exit(2)
+    except BrokenPipeError:
+        # Whoever reads has seen enough, as in `polyfed models | head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except OSError as error:
-        sys.stderr.write(f"polyfed: {error.strerror or error}: {error.filename or ''}\n")
+        sys.stderr.write(f"polyfed: {describe_os_error(error)}\n")
         sys.exit(2)
     except PolyfedError as error:
         sys.stderr.write(f"polyfed: {type(error).__name__}: {error}\n")

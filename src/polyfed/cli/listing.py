@@ -5,36 +5,73 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from polyfed.cli.screen import console
-from polyfed.errors import ConfigError
-from polyfed.report.tables import data_table, methods_table, models_table, partition_table
+from polyfed.cli.screen import console, say, show
+from polyfed.data import PARTITIONS
+from polyfed.errors import ConfigError, nearest
+from polyfed.report.details import data_details, method_details, model_details, partition_details
+from polyfed.report.tables import data_table, method_summaries, methods_table, models_table, partition_table
 from polyfed.runs.config import read_config
 from polyfed.runs.setup import Simulation
 
+FIGURES = (".png", ".jpg", ".pdf", ".svg")
+WIDE = 120  # columns from which on there is room for long cells
 
-def methods() -> None:
-    """Every method and what it needs and sends."""
-    console.print(methods_table())
+
+def methods(name: str | None) -> None:
+    """Every method and what it needs and sends; or everything about one."""
+    if name is None:
+        console.print(methods_table(in_short=console.width >= WIDE))
+        if console.width < WIDE:
+            console.print(method_summaries())
+        say("polyfed methods NAME: everything about one, with its settings")
+    else:
+        show(method_details(name, console.width))
 
 
 def models(pattern: str, shape: str, outputs: int, norm: str) -> None:
-    """The models whose names match a wildcard, for inputs of a shape such as 3x32x32."""
+    """The models whose names match a wildcard, for inputs of a shape such as 3x32x32; or everything about one."""
     try:
         size = tuple(int(part) for part in shape.lower().replace("×", "x").split("x"))
     except ValueError:
         raise ConfigError(f"--shape {shape}: write it as 3x32x32") from None
     if norm not in ("batch", "group"):
         raise ConfigError(f"--norm {norm}: use batch or group")
-    console.print(models_table(pattern, size, outputs, norm))  # type: ignore[arg-type]
+    if set(pattern) & set("*?["):
+        console.print(models_table(pattern, size, outputs, norm))  # type: ignore[arg-type]
+        say("polyfed models NAME: everything about one")
+    else:
+        show(model_details(pattern, size, outputs, norm, console.width))  # type: ignore[arg-type]
 
 
-def data() -> None:
-    """The named data sets."""
-    console.print(data_table())
+def data(name: str | None) -> None:
+    """The named data sets; or everything about one."""
+    if name is None:
+        console.print(data_table())
+        say("polyfed data NAME: everything about one")
+    else:
+        show(data_details(name, console.width))
 
 
-def partition(file: Path, overrides: Sequence[str], figure: Path) -> None:
-    """Who holds what: a table and a picture."""
+def partition(what: Path | None, overrides: Sequence[str], figure: Path) -> None:
+    """Who holds what by a run file: a table and a picture. Without one, or for a kind: what can be set."""
+    if what is None:
+        show(partition_details(list(PARTITIONS), console.width))
+        say("polyfed partition FILE: who holds what, printed and plotted")
+    elif str(what) in PARTITIONS and not what.exists():
+        show(partition_details([str(what)], console.width))
+    elif not what.suffix and not what.exists():
+        raise ConfigError(f"no run file and no kind of partition '{what}': {nearest(str(what), PARTITIONS)}")
+    else:
+        _partition_of(what, overrides, figure)
+
+
+def _partition_of(file: Path, overrides: Sequence[str], figure: Path) -> None:
+    if figure.suffix.lower() not in FIGURES:
+        raise ConfigError(
+            f"--figure {figure}: its name must end in {', '.join(FIGURES[:-1])} or {FIGURES[-1]}"
+        )
+    if not figure.parent.is_dir():
+        raise ConfigError(f"--figure {figure}: there is no folder {figure.parent}")
     federation = Simulation(read_config(file, overrides))
     classes = federation.dataset.classes
     counts = federation.partition.class_counts(federation.labels, len(classes))

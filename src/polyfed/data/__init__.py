@@ -2,8 +2,10 @@
 
 from polyfed.data import augment
 from polyfed.data.dataset import DataSet, Rows
+from polyfed.data.facts import SetFacts, about
 from polyfed.data.named import whereabouts
 from polyfed.data.partition import (
+    PARTITIONS,
     Dirichlet,
     Natural,
     PartitionSettings,
@@ -16,6 +18,7 @@ from polyfed.data.sources import has_split, known_sets, load
 from polyfed.data.splits import split_client, split_sizes
 
 __all__ = [
+    "PARTITIONS",
     "DataSet",
     "Dirichlet",
     "Natural",
@@ -23,6 +26,8 @@ __all__ = [
     "PublicSettings",
     "Rotated",
     "Rows",
+    "SetFacts",
+    "about",
     "augment",
     "has_split",
     "known_sets",

@@ -82,7 +82,7 @@ class DataSet:
     def column(self, name: str) -> Ints:
         """The codes of a further column."""
         if name not in self.columns:
-            hint = nearest(name, self.columns) if self.columns else "it has none"
+            hint = nearest(name, self.columns)
             raise DataError(f"data set '{self.name}' has no column '{name}': {hint}")
         return self.columns[name]
 

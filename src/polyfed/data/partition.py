@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from polyfed.data.allocation import (
     Partition,
@@ -24,6 +24,7 @@ from polyfed.data.dataset import DataSet, Ints
 from polyfed.data.dirichlet import Dialect, dirichlet
 from polyfed.data.domains import rotate
 from polyfed.errors import DataError
+from polyfed.schema import SECTION, OneOrMore
 
 
 def iid(samples: int, clients: int, rng: np.random.Generator) -> Partition:
@@ -119,7 +120,7 @@ def natural(
 
 
 class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = SECTION
 
     @property
     def domain(self) -> str | None:
@@ -134,12 +135,15 @@ class Iid(_Settings):
 
 
 class Dirichlet(_Settings):
-    """Each class is spread over the clients by Dirichlet shares; see `dirichlet` for the dialects."""
+    """Each class is spread over the clients by Dirichlet shares. For the dialects see the function `dirichlet`."""
 
     kind: Literal["dirichlet"] = "dirichlet"
     alpha: float = Field(0.5, gt=0, allow_inf_nan=False)
+    """The smaller, the more different the clients; 0.01 to 100 in papers."""
     dialect: Dialect = "balanced"
+    """How shares are drawn: as NIID-Bench does (balanced), class by class, as FedKF (rotating) or FedDF (blocks)."""
     minimum: int | None = Field(None, ge=0)
+    """Samples that every client gets at least; null: 10, or half the mean if that is less."""
 
 
 class Pathological(_Settings):
@@ -147,14 +151,17 @@ class Pathological(_Settings):
 
     kind: Literal["pathological"] = "pathological"
     classes_per_client: int = Field(2, ge=1)
+    """How many classes."""
     minimum: int | None = Field(None, ge=0)
+    """Samples that every client gets at least; null: 10, or half the mean if that is less."""
 
 
 class Shards(_Settings):
-    """Samples sorted by class are cut into shards, some for each client."""
+    """Samples sorted by class are cut into shards, some for each client (McMahan et al. 2017)."""
 
     kind: Literal["shards"] = "shards"
     shards_per_client: int = Field(2, ge=1)
+    """How many shards; a client has about as many classes."""
 
 
 class Quantity(_Settings):
@@ -162,7 +169,9 @@ class Quantity(_Settings):
 
     kind: Literal["quantity"] = "quantity"
     alpha: float = Field(0.5, gt=0, allow_inf_nan=False)
+    """The smaller, the more different the sizes."""
     minimum: int | None = Field(None, ge=0)
+    """Samples that every client gets at least; null: 10, or half the mean if that is less."""
 
 
 class Natural(_Settings):
@@ -170,6 +179,7 @@ class Natural(_Settings):
 
     kind: Literal["natural"] = "natural"
     column: str = Field(min_length=1)
+    """The column; `polyfed data NAME` says which there are."""
 
     @property
     def domain(self) -> str:
@@ -177,23 +187,24 @@ class Natural(_Settings):
 
 
 class Rotated(_Settings):
-    """A client for each angle that the images are rotated by, counter-clockwise (FedH2L's are negative).
-
-    shared_split: rotated copies of an image are all in training or all in test, whatever the client.
-    """
+    """A client for each angle that the images are rotated by."""
 
     kind: Literal["rotated"] = "rotated"
-    angles: tuple[float, ...] = Field((0.0, 20.0, 40.0, 60.0), min_length=1)
+    angles: Annotated[tuple[float, ...], OneOrMore, Field(min_length=1)] = (0.0, 20.0, 40.0, 60.0)
+    """Degrees, counter-clockwise (FedH2L's are negative)."""
     shared_split: bool = True
+    """Whether rotated copies of an image are all in training or all in test, whatever the client."""
 
     @property
     def domain(self) -> str:
         return "domain"
 
 
-PartitionSettings: TypeAlias = Annotated[
-    Iid | Dirichlet | Pathological | Shards | Quantity | Natural | Rotated, Field(discriminator="kind")
-]
+AnyPartition: TypeAlias = Iid | Dirichlet | Pathological | Shards | Quantity | Natural | Rotated
+PartitionSettings: TypeAlias = Annotated[AnyPartition, Field(discriminator="kind")]
+PARTITIONS: dict[str, type[AnyPartition]] = {
+    kind.model_fields["kind"].default: kind for kind in get_args(AnyPartition)
+}
 
 
 def prepare(settings: PartitionSettings, dataset: DataSet, cache_dir: Path | str | None = None) -> DataSet:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from polyfed.data.dataset import DataSet, Ints, Rows
 from polyfed.data.images import resize_images
@@ -15,29 +15,28 @@ from polyfed.data.sources import load
 from polyfed.data.splits import draw_stratified
 from polyfed.data.storage import Draft, new_inputs, stored
 from polyfed.errors import DataError
+from polyfed.schema import SECTION
 
 log = logging.getLogger(__name__)
 
 
 class PublicSettings(BaseModel):
-    """Where public data come from.
+    """Where public data come from."""
 
-    source: "none"; "share" (held out of the training set); or the name or path of another data set.
-    share: how much of the training set "share" holds out.
-    rows: at most this many rows, with the class proportions of the whole.
-    labels: "own", or "none" to hide them.
-    label: the label column of another data set, such as "coarse_label" of cifar100.
-    classes: whether its labels mean the "same" as the private ones, or "other" classes; "auto" looks at the names.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = SECTION
 
     source: str = Field("none", min_length=1)
+    """none; share (held out of the training set); or the name or path of another data set."""
     share: float | None = Field(None, gt=0, lt=1)
+    """How much of the training set `source: share` holds out."""
     rows: int | None = Field(None, ge=1)
+    """At most this many rows, with the class proportions of the whole."""
     labels: Literal["own", "none"] = "own"
+    """`none` hides them."""
     label: str | None = None
+    """The label column of another data set, such as coarse_label of cifar100."""
     classes: Literal["auto", "same", "other"] = "auto"
+    """Whether its labels mean the same as the private ones, or other classes; auto looks at the names."""
 
     @model_validator(mode="after")
     def _share_is_given(self) -> PublicSettings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from polyfed.data.objects import arrays_digest, channels_last, draft_arrays, to_
 from polyfed.data.splits import draw_per_class, draw_stratified
 from polyfed.data.storage import Draft, stored, stored_rows
 from polyfed.errors import DataError, nearest
+
+log = logging.getLogger(__name__)
 
 Split: TypeAlias = Literal["train", "test"]
 # A name, a path, (x, y), a torch Dataset, or {"train": one of these, "test": another}.
@@ -141,7 +144,9 @@ def _find(source: Source, split: Split, reading: Reading, cache_dir: Path | str 
     if isinstance(source, str) and source in NAMED:
         folder = local_folder(source)
         paths = [folder / f"{split}.parquet"] if folder else hub_files(source, split, cache_dir)
+        log.debug("%s, %s split: found in %s", source, split, ", ".join(map(str, paths)))
         return _found_table(paths, source, NAMED[source].reading(reading, on_hub=folder is None))
+    log.debug("%s, %s split: found in %s", source, split, _existing(source).resolve())
     return _find_path(_existing(source), split, reading)
 
 
@@ -204,7 +209,7 @@ def _existing(source: str | Path) -> Path:
     if path.exists():
         return path
     if isinstance(source, str) and path.name == source and not path.suffix:
-        raise DataError(f"there is no data set '{source}': {nearest(source, known_sets())}")
+        raise DataError(f"there is no data set '{source}': {nearest(source, known_sets(), 'polyfed data')}")
     raise DataError(f"there is no file or folder {path}")
 
 

@@ -89,17 +89,22 @@ def stored(
     folder = cache_root(cache_dir) / "data" / hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
     if folder.exists():
         try:
-            return open_stored(folder)
+            found = open_stored(folder)
         except DataError as error:
             log.warning("%s; it is decoded again", error)
             _discard(folder)
+        else:
+            log.debug("%s: %d rows, from the cache %s", found.name, len(found), folder)
+            return found
     try:
         _build(folder, build)
     except OSError as error:
         raise DataError(
             f"the data cache {folder.parent} cannot be written ({error}): set POLYFED_CACHE"
         ) from error
-    return open_stored(folder)
+    made = open_stored(folder)
+    log.debug("%s: %d rows, now in the cache %s", made.name, len(made), folder)
+    return made
 
 
 def stored_rows(

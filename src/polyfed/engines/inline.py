@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ from polyfed.engines.host import LIVE_BYTES, Host
 from polyfed.engines.process_setup import warm_up
 from polyfed.federation.engine import Outcome, Population, Task
 from polyfed.federation.program import Program
+
+logger = logging.getLogger(__name__)
 
 
 class Inline:
@@ -26,6 +29,7 @@ class Inline:
 
     def open(self, population: Population, program: Program, scratch: Path) -> None:
         warm_up(program.method)
+        logger.info("inline: every step in this process")
         self.host = Host(population, program, scratch, timeout=self.timeout, live_bytes=self.live_bytes)
 
     def run(self, task: Task) -> Iterator[Outcome]:

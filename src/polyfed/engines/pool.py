@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import logging
 import multiprocessing
 import sys
 import time
@@ -32,6 +33,8 @@ from polyfed.errors import RunError, WorkerLost, describe_exit
 from polyfed.federation.engine import Call, Failure, Outcome, Population, Success, Task
 from polyfed.federation.program import Program, step_name
 from polyfed.machine import cores
+
+logger = logging.getLogger(__name__)
 
 AHEAD_SECONDS = 0.01  # of work a worker has at hand, so that short steps never wait for the pipe
 END_SECONDS = 2.0  # for a worker to end by itself once its pipe is closed
@@ -109,6 +112,7 @@ class Pool:
         for _ in range(self.width):
             self._workers.append(self._start())
         gc.unfreeze()
+        logger.info("pool: %d workers, started by %s", self.width, self._context.get_start_method())
 
     def _start(self) -> _Worker:
         ours, theirs = self._context.Pipe()
@@ -278,6 +282,10 @@ class Pool:
         number = self._workers.index(worker)
         worker.pipe.close()
         self._workers[number] = self._start()
+        logger.info(
+            "worker %d, in round %d, step %s: %s; another was started",
+            *(number, task.moment.round, step_name(task.step), reason),
+        )
         guilty = task.units[lost[0]]
         for call in guilty:
             deaths = self._deaths.setdefault(self._moment(task, call), [])

@@ -122,7 +122,10 @@ class Indices(Field):
 
 @dataclass(frozen=True)
 class LikeWeights(Field):
-    """Tensors like those of a field that the client was sent: names, shapes and types; of some names `only`."""
+    """Tensors like those that the client was sent. Names, shapes and types are the same; of some names `only`.
+
+    sent: the field that they are like.
+    """
 
     sent: str = "weights"
     only: Callable[[str], bool] | None = None

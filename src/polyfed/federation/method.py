@@ -32,6 +32,7 @@ from polyfed.federation.nodes import Client, Server
 from polyfed.federation.roster import Facts
 from polyfed.federation.topology import TopologyName
 from polyfed.learn import Training
+from polyfed.schema import SECTION
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class Need(StrEnum):
 class MethodSettings(BaseModel):
     """A method's own settings; unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_by_name=True, serialize_by_alias=True)
+    model_config = ConfigDict(**SECTION, validate_by_name=True, serialize_by_alias=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -311,8 +312,7 @@ def find(name: str) -> type[Method]:
         for entry in entry_points(group=PLUG_INS, name=name):
             _load(entry)
     if name not in _registered:
-        known = registered()
-        raise MethodError(f"no method '{name}': {nearest(name, known)}; `polyfed methods` lists them")
+        raise MethodError(f"no method '{name}': {nearest(name, registered(), 'polyfed methods')}")
     return _registered[name]
 
 

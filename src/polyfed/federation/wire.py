@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from torch import Tensor
 
 from polyfed.federation.message import Direction, Fields, Kind
+from polyfed.schema import SECTION
 
 Packing: TypeAlias = Literal["plain", "half"]
 
@@ -25,7 +26,7 @@ Packing: TypeAlias = Literal["plain", "half"]
 class WireSettings(BaseModel):
     """How tensors travel, by kind: `plain` as they are; `half` in 16 bits, half the bytes of float32."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = SECTION
 
     up: dict[Kind, Packing] = {}
     """What clients send, to the server or to each other."""

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from torch import Tensor, nn
+
+from polyfed.schema import SECTION
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -15,7 +17,7 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 class Training(BaseModel):
     """Supervised training on one client's data."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = SECTION
 
     epochs: Annotated[int, Field(ge=1)] = 1
     """Passes over the client's training data in each round; typically 1 to 10."""
@@ -24,12 +26,15 @@ class Training(BaseModel):
     batch: Annotated[int, Field(ge=1)] = 32
     """Samples per batch; a client with fewer trains on one batch of what it has."""
     optimiser: Literal["sgd", "adam", "amsgrad", "adamw"] = "sgd"
+    """How a step is taken."""
     lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
     """Learning rate; typically 0.01 to 0.1 for sgd, 1e-4 to 1e-3 for the others."""
     decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The learning rate is multiplied by this after every round; typically 0.99 to 1."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Of sgd; typically 0 or 0.9."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Pull of all weights towards zero; typically 0 to 5e-4."""
     clip: Annotated[float, Field(gt=0)] | None = None
     """Largest norm of the whole gradient, or no limit."""
     augment: bool = False

@@ -20,7 +20,7 @@ from __future__ import annotations
 import copy
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
 from polyfed import learn
@@ -40,12 +40,13 @@ from polyfed.federation import (
 from polyfed.learn import Distillation, Training
 from polyfed.methods import local_training
 from polyfed.methods import public_distillation as public
+from polyfed.schema import SECTION
 
 
 class LwoF(BaseModel):
     """Learning without Forgetting in the local update (Eq. 3–4)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = SECTION
 
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0
     """ρ: the smaller, the more the copy's answers weigh where it is sure. The paper does not say; LwF has 2."""

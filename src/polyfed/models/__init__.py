@@ -27,8 +27,8 @@ from polyfed.models.features import features_and_logits
 from polyfed.models.layers import Norm, Shape
 from polyfed.models.network import Network, memory_format
 from polyfed.models.probe import in_mode, materialise, output_count
-from polyfed.models.registry import build, is_known, names, register
-from polyfed.models.sizes import size, table
+from polyfed.models.registry import build, is_known, maker_of, names, register
+from polyfed.models.sizes import listed, size, table
 
 __all__ = [
     "Budget",
@@ -40,6 +40,8 @@ __all__ = [
     "features_and_logits",
     "in_mode",
     "is_known",
+    "listed",
+    "maker_of",
     "materialise",
     "memory_format",
     "names",

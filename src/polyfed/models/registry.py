@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -84,7 +85,13 @@ def registered(name: str) -> RegisteredModel:
     for pattern, parse in _families:
         if match := pattern.fullmatch(key):
             return RegisteredModel(parse(match), vectors=False)
-    raise ModelError(f"unknown model '{name}'; {nearest(key, _registered)}")
+    raise ModelError(f"unknown model '{name}'; {nearest(key, _registered, 'polyfed models')}")
+
+
+def maker_of(name: str) -> Callable[..., Network]:
+    """The function that makes the models of this name: its module says what they are."""
+    factory = registered(name).factory
+    return factory.func if isinstance(factory, partial) else factory
 
 
 def build(

@@ -71,6 +71,11 @@ def table(
     return [_listed(name, tuple(shape), outputs, norm, 1) for name in taken]
 
 
+def listed(name: str, shape: Shape = (3, 32, 32), outputs: int = 10, norm: Norm = "batch") -> ListedModel:
+    """One model by its name, as `table` lists it; also one of a family that is not listed, such as wrn-34-1."""
+    return _listed(name.lower(), tuple(shape), outputs, norm, 1)
+
+
 @lru_cache(maxsize=4096)
 def _listed(name: str, shape: Shape, outputs: int, norm: Norm, batch: int) -> ListedModel:
     # On the meta device nothing is allocated, drawn or computed: only shapes pass through the model.

@@ -13,7 +13,7 @@ from rich.table import Table
 from polyfed import data, models
 from polyfed.errors import ConfigError
 from polyfed.federation.message import Kind
-from polyfed.federation.method import Need, registered
+from polyfed.federation.method import Method, Need, registered
 from polyfed.learn import Training
 from polyfed.runs.history import RunRecord, local_run_for
 from polyfed.runs.metrics import sent_per_client
@@ -145,28 +145,40 @@ def _stages(
         yield "gap (distilled − personalised)", gaps
 
 
-def methods_table() -> Table:
-    """What every method needs and sends, from its own declarations."""
+def methods_table(*, in_short: bool = True) -> Table:
+    """What every method needs and sends, from its own declarations, and in short what it is."""
     table = Table(box=box.SIMPLE_HEAD, title_justify="left", title="methods, from what each declares")
-    for name in ("method", "different models", "server", "weights travel", "public data", "leaves a client"):
+    table.add_column("method", no_wrap=True)
+    for name in ("different models", "server", "weights travel", "public data", "leaves a client"):
         table.add_column(name)
-    table.add_column("in short")
+    if in_short:
+        table.add_column("in short")
     for name, kind in registered().items():
         method = kind(kind.Settings(), Training())
         kinds = dict.fromkeys(method.kinds_up().values())
         table.add_row(
             name,
-            _mixed_models(kind, method.needs),
+            mixed_models(kind, method.needs),
             "yes" if method.server else "no",
             "yes" if {Kind.WEIGHTS, Kind.GRADIENTS} & set(kinds) else "no",
             "labelled" if Need.PUBLIC_LABELS in method.needs else _yes(Need.PUBLIC in method.needs),
             "all data" if Need.ALL_DATA in method.needs else ", ".join(kinds) or "nothing",
-            method.summary,
+            *([escape(method.summary)] if in_short else []),
         )
     return table
 
 
-def _mixed_models(kind: Any, needs: frozenset[Need]) -> str:
+def method_summaries() -> Table:
+    """In short what every method is: beside a table in which there is no room for it."""
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    table.add_column(no_wrap=True)
+    for name, kind in registered().items():
+        table.add_row(name, escape(kind.summary))
+    return table
+
+
+def mixed_models(kind: type[Method], needs: frozenset[Need]) -> str:
+    """Whether clients may have different models: yes, no, or in groups of one architecture each."""
     if Need.COMMON_ARCHITECTURE not in needs:
         return "yes"
     return "in groups" if "within" in kind.Settings.model_fields else "no"
@@ -191,8 +203,10 @@ def models_table(
         title_justify="left",
         title=f"models for {'x'.join(map(str, shape))} inputs and {outputs} classes",
     )
-    for name in ("model", "parameters", "MACs", "memory (batch 1)", "layout"):
-        table.add_column(name, justify="left" if name in ("model", "layout") else "right")
+    table.add_column("model", no_wrap=True)
+    for name in ("parameters", "MACs", "memory (batch 1)"):
+        table.add_column(name, justify="right", no_wrap=" " not in name)
+    table.add_column("layout", no_wrap=True)
     for row in rows:
         table.add_row(
             row.name,
@@ -211,8 +225,8 @@ def data_table() -> Table:
         title_justify="left",
         title="named data sets; your own: a parquet, CSV or .npz file, or a folder of images by class",
     )
-    for name in ("name", "from"):
-        table.add_column(name)
+    table.add_column("name", no_wrap=True)
+    table.add_column("from", overflow="fold")
     for name in data.known_sets():
         table.add_row(name, escape(data.whereabouts(name)))
     return table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
@@ -20,6 +21,8 @@ from polyfed.runs.federated_data import FederatedData
 from polyfed.seeds import Seeds
 
 ModelMaker: TypeAlias = Callable[[], nn.Module] | nn.Module
+
+logger = logging.getLogger(__name__)
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
 
@@ -116,6 +119,7 @@ class Architectures:
                 self.build(name), self.shape, self.outputs, self.config.training, stack
             )
             self.own[name] = self.own[name].model_copy(update={"stack": stacked})
+            logger.info("%s, by a trial: channels-last %s, stacked %s", name, last, stacked)
 
     def build(self, architecture: str, *stream: str) -> nn.Module:
         """A model of this architecture.

@@ -5,25 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import torch
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from yaml import YAMLError
 
 import polyfed.methods  # noqa: F401  (registers them)
 from polyfed.data import Dirichlet, Natural, PartitionSettings, PublicSettings, Rotated
-from polyfed.disk import read_yaml
-from polyfed.errors import ConfigError, nearest
+from polyfed.disk import KeyGivenTwice, parse_yaml, read_yaml
+from polyfed.errors import ConfigError
 from polyfed.federation.method import Method, MethodSettings, find
 from polyfed.federation.wire import WireSettings
 from polyfed.learn import Training, can_stack
 from polyfed.machine import cores
 from polyfed.models import Budget
-from polyfed.runs.keys import parse_assignment, set_key
+from polyfed.runs.keys import outer_first, parse_assignment, set_key
+from polyfed.schema import SECTION, OneOrMore, explain
 
 DEFAULT_CLIENTS = 8
 STACK_MOST = 10  # more clients in one stack measured no faster
+RUN_NAME = re.compile(r"[\w-][\w.-]*")
 CLIENT_NAME = re.compile(r"[^\W\d_]([^\W_]|[.-])*")  # begins with a letter: 7 and 0-5 are numbers of clients
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -32,7 +34,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 class Section(BaseModel):
     """A part of a run file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = SECTION
 
 
 class MethodChoice(Section):
@@ -48,17 +50,20 @@ class Data(Section):
     source: str = "digits"
     """A named set (`polyfed data` lists them), a parquet, CSV or .npz file, or a folder of images by class."""
     image: str | None = None
+    """The column with images, where polyfed cannot find it by itself."""
     label: str | None = None
+    """The column with labels, where polyfed cannot find it by itself."""
     drop: list[str] = []
     """Columns of a table that are not learnt from, such as an id."""
     size: Annotated[int, Field(ge=8)] | None = None
+    """Resize images to so many pixels a side."""
     limit: Annotated[int, Field(ge=2)] | None = None
     """Use only this many rows; the shares of classes are kept."""
     per_class: Annotated[int, Field(ge=1)] | None = None
     """Use only this many rows of each class."""
     clients: Annotated[int, Field(ge=1)] | None = None
     """How many clients; where not given, as many as a natural partition or `names` has, else 8."""
-    names: list[str] | None = None
+    names: Annotated[list[str], OneOrMore] | None = None
     """The clients' names, in their order, for files and history; client-0, client-1 … where not given."""
     partition: PartitionSettings = Dirichlet()
     validation: Share = 0.1
@@ -140,11 +145,12 @@ class OwnModel(Section):
 class Models(Section):
     """Which model each client trains."""
 
-    names: Annotated[list[str], Field(min_length=1)] = ["mlp"]
+    names: Annotated[list[str], OneOrMore, Field(min_length=1)] = ["mlp"]
+    """`polyfed models` lists them; several are dealt out to the clients."""
     assign: Literal["round-robin", "random", "budget"] = "round-robin"
     clients: dict[str, str] = {}
     """For single clients, by name or number, and ranges: {north: wrn-10-1, "0-5": vgg11}. Overrides `assign`."""
-    budgets: list[BudgetSection] = []
+    budgets: Annotated[list[BudgetSection], OneOrMore] = []
     """For `assign: budget` and drop-out by budget: dealt out to the clients in turn."""
     norm: Literal["batch", "group"] = "batch"
     server: str | None = None
@@ -197,7 +203,7 @@ class Evaluation(Section):
 class RunConfig(Section):
     """One run."""
 
-    name: Annotated[str, Field(pattern=r"^[\w-][\w.-]*$")] = "run"
+    name: str = "run"
     """The name of the run directory; letters, digits, dots and dashes."""
     method: MethodChoice = MethodChoice()
     rounds: Annotated[int, Field(ge=1)] = 20
@@ -217,6 +223,15 @@ class RunConfig(Section):
     stack: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     """How many clients of one small architecture are trained stacked in one tensor."""
     server_threads: Annotated[int, Field(ge=1)] = 1
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if not RUN_NAME.fullmatch(name):
+            raise ValueError(
+                f"'{name:.60}' cannot be a folder's name: use letters, digits, dots and dashes, no dot first"
+            )
+        return name
 
     @field_validator("method", mode="before")
     @classmethod
@@ -258,8 +273,13 @@ class RunConfig(Section):
 def read_config(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
     """A run file (or its content), with `a.b=c` overrides, checked."""
     content = read_content(source)
-    for override in overrides:
-        _override(content, override)
+    given = {key: (override, value) for override in overrides for key, value in [_read_override(override)]}
+    for key in outer_first(given):
+        override, value = given[key]
+        try:
+            set_key(content, key, value)
+        except ConfigError as error:
+            raise ConfigError(f"--set {override}: {error}") from None
     try:
         config = RunConfig.model_validate(content)
     except ValidationError as error:
@@ -271,88 +291,42 @@ def read_config(source: Path | Mapping[str, Any], overrides: Sequence[str] = ())
 def read_content(source: Path | Mapping[str, Any]) -> dict[str, Any]:
     """The keys and values of a run file, or of what was given in its place, not checked yet."""
     if isinstance(source, Path):
+        if source.is_dir():
+            raise ConfigError(f"{source} is a folder, not a run file{_instead_of_folder(source)}")
         return read_yaml(source, f"no run file {source}; `polyfed new {source}` writes one to start from")
     return dict(source)
 
 
-def _override(content: dict[str, Any], override: str) -> None:
+def _instead_of_folder(folder: Path) -> str:
+    if (folder / "manifest.json").exists():
+        return f": `polyfed resume {folder}` goes on with the run in it"
+    files = sorted(folder.glob("*.yaml"))
+    return f": perhaps {files[0]}" if files else "; `polyfed new` writes one to start from"
+
+
+def _read_override(override: str) -> tuple[str, Any]:
     parsed = parse_assignment(override)
     if parsed is None:
         raise ConfigError(f"--set {override}: write it as key=value, such as training.lr=0.1")
     key, text = parsed
+    if not text.strip():
+        raise ConfigError(f"--set {override}: the value is missing; write null for none")
     try:
-        set_key(content, key, _read_value(text))
-    except ConfigError as error:
+        return key, _read_value(text)
+    except KeyGivenTwice as error:
         raise ConfigError(f"--set {override}: {error}") from None
 
 
 def _read_value(text: str) -> Any:
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = parse_yaml(text)
+    except KeyGivenTwice:
+        raise
+    except YAMLError:
         return text
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
         return float(value)  # YAML expects 1.0e-3 and reads 1e-3 as text
     return value
-
-
-def explain(error: ValidationError, schema: type[BaseModel], prefix: str = "") -> str:
-    """A validation error in one line: where, what, and what to do."""
-    first, *others = error.errors()
-    path, known = _follow(schema, first["loc"])
-    where = ".".join([*([prefix] if prefix else []), *path]) or "the file"
-    same = [other for other in others if _follow(schema, other["loc"])[0] == path]
-    left = len(others) - len(same)
-    more = f" (and {left} more)" if left else ""
-    if first["type"] == "extra_forbidden":
-        return f"{where}: unknown key, {nearest(path[-1], known)}{more}"
-    # Where one of several types is allowed, pydantic reports an error for each.
-    said = [each["msg"].removeprefix("Value error, ") for each in (first, *same)]
-    message = ", or ".join(f"{text[0].lower()}{text[1:]}" for text in said)
-    given = first.get("input")
-    shown = f", not {given!r}" if isinstance(given, (str, int, float, bool)) else ""
-    return f"{where}: {message}{shown}{more}"
-
-
-def _follow(schema: type[BaseModel], location: Sequence[Any]) -> tuple[list[str], list[str]]:
-    """The keys on the way to an error as they are in the file, and the keys known where it ends.
-
-    pydantic's own location also names the member of a union that it tried, which is not a key of the file.
-    """
-    path: list[str] = []
-    options = [schema]
-    known = _keys(schema)
-    for part in location:
-        tagged = [option for option in options if _tag(option) == part]
-        if tagged and len(options) > 1:
-            options = tagged
-        elif isinstance(part, int) or not _is_type_name(part):
-            path.append(str(part))
-            known = [key for option in options for key in _keys(option)]
-            fields = [option.model_fields.get(str(part)) for option in options]
-            options = [
-                model for field in fields if field for model in _models_in(field.annotation)
-            ] or options
-    return path, known
-
-
-def _keys(schema: type[BaseModel]) -> list[str]:
-    return [field.alias or name for name, field in schema.model_fields.items()]
-
-
-def _is_type_name(part: str) -> bool:
-    return part in {"int", "float", "str", "bool", "constrained-int"} or "[" in part
-
-
-def _tag(model: type[BaseModel]) -> Any:
-    kind = model.model_fields.get("kind")
-    return kind.default if kind is not None else None
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for argument in get_args(annotation) for model in _models_in(argument)]
 
 
 def pick_device(wish: str) -> torch.device:

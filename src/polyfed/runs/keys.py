@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from polyfed.errors import ConfigError
+from polyfed.runs.choices import CHOOSING, left_behind
 
 
 def parse_assignment(text: str) -> tuple[str, str] | None:
@@ -16,13 +17,14 @@ def parse_assignment(text: str) -> tuple[str, str] | None:
 
 
 def outer_first(keys: Iterable[str]) -> list[str]:
-    """Keys in an order in which each can be set: a section before what is inside it."""
-    return sorted(keys, key=lambda key: key.count("."))
+    """Keys in an order in which each can be set: a section before what is inside it, its choice first."""
+    return sorted(keys, key=lambda key: (key.count("."), not _chooses(key)))
 
 
 def set_key(content: dict[str, Any], key: str, value: Any) -> None:
     """Set what a dotted key names, whole, and make the maps around it where they are missing.
 
+    Where it chooses something else, such as another `data.partition.kind`, keys of the old choice go (see `choices`).
     Maps inside `content` are replaced by changed copies, so that others who hold them see no change.
     """
     *parents, last = key.split(".")
@@ -31,6 +33,8 @@ def set_key(content: dict[str, Any], key: str, value: Any) -> None:
         if inner is not None and not _is_map(parent, inner):
             raise ConfigError(f"'{parent}' is a value, nothing can be set inside it")
         content = _copy_inner(content, parent)
+    if _chooses(key):
+        _choose(content, ".".join(parents), value)
     content[last] = value
 
 
@@ -42,14 +46,15 @@ def merge(*contents: Mapping[str, Any]) -> dict[str, Any]:
     """
     merged: dict[str, Any] = {}
     for content in contents:
-        for key, value in content.items():
+        for key in outer_first(content):
+            value = content[key]
             if "." in key:
                 try:
                     set_key(merged, key, copy.deepcopy(value))
                 except ConfigError as error:
                     raise ConfigError(f"{key}: {error}") from None
             else:
-                _merge_value(merged, key, value)
+                _merge_value(merged, key, value, key)
     return merged
 
 
@@ -58,13 +63,26 @@ def flatten(content: Mapping[str, Any]) -> dict[str, Any]:
     return dict(_flat_items(content, ""))
 
 
-def _merge_value(content: dict[str, Any], key: str, value: Any) -> None:
+def _merge_value(content: dict[str, Any], key: str, value: Any, path: str) -> None:
     if isinstance(value, Mapping):
         inner = _copy_inner(content, key)
+        chosen = value.get(CHOOSING[path]) if path in CHOOSING else None
+        if chosen is not None:
+            _choose(inner, path, chosen)
         for name, item in value.items():
-            _merge_value(inner, str(name), item)
+            _merge_value(inner, str(name), item, f"{path}.{name}")
     else:
         content[key] = copy.deepcopy(value)
+
+
+def _chooses(key: str) -> bool:
+    section, _, last = key.rpartition(".")
+    return CHOOSING.get(section) == last
+
+
+def _choose(inner: dict[str, Any], section: str, chosen: Any) -> None:
+    for key in left_behind(section, inner, chosen):
+        del inner[key]
 
 
 def _is_map(key: str, value: Any) -> bool:

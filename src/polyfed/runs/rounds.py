@@ -192,6 +192,7 @@ class Run:
         self._open_round(0, measuring=True)
         self._learn(lambda: self.method.prepare(self.fleet, self.server))
         self.seconds = time.perf_counter() - started
+        logger.debug("%s: prepared in %.2f s", self.path, self.seconds)
         self._write(0, {})
         self.prepared = True
 
@@ -200,9 +201,18 @@ class Run:
         started = time.perf_counter() - self.seconds
         evaluating = number % self.config.evaluate.every == 0 or number == self.config.rounds
         self._open_round(number, measuring=evaluating)
+        before = time.perf_counter()
         self._learn(lambda: self.method.round(number, self.fleet, self.server))
+        learnt = time.perf_counter()
         scores = self.evaluation.look(self.server) if evaluating else {}
         self.seconds = time.perf_counter() - started
+        logger.debug(
+            "%s: round %d: learnt in %.2f s, %s",
+            *(self.path, number, learnt - before),
+            f"evaluated {len(scores)} clients in {time.perf_counter() - learnt:.2f} s"
+            if evaluating
+            else "not evaluated",
+        )
         self._write(number, scores)
         self.round = number
 
@@ -221,8 +231,10 @@ class Run:
         """Keep the tracebacks of what failed. If nobody answered, that ends the run."""
         told: dict[str, list[str]] = {}
         for failure in self.fleet.failures:
+            name = "the server" if failure.client is None else self.federation.roster.name(failure.client)
+            where = f"{self.path}: round {self.fleet.round}"
+            logger.debug("%s: %s failed in step '%s': %s", where, name, failure.step, failure.reason)
             if failure.traceback and failure.client is not None:
-                name = self.federation.roster.name(failure.client)
                 told.setdefault(failure.traceback, []).append(f"{name} in step '{failure.step}'")
         if told:
             with (self.path / FAILURES_LOG).open("a") as file:
@@ -251,6 +263,7 @@ class Run:
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     def _commit(self) -> None:
+        began = time.perf_counter()
         label = str(self.round) if self.prepared else "start"
         states = self.directory.path / "states"
         saved = self.engine.save(states, label) + self.server.shelf.save(states, label)
@@ -262,6 +275,13 @@ class Run:
         }
         self.directory.commit(self.round, label, self.server.state(), saved, facts)
         self._saved_at = time.monotonic()
+        if logger.isEnabledFor(logging.DEBUG):
+            names = [self.directory.manifest["server"][0], *(state.file for state in saved if state.file)]
+            size = sum((states / name).stat().st_size for name in names)
+            logger.debug(
+                "%s: checkpoint after round %d: the server's state and %d more, %.1f kB, in %.2f s",
+                *(self.path, self.round, len(names) - 1, size / 1e3, time.perf_counter() - began),
+            )
 
     def _go_back(self) -> None:
         """Be what the last checkpoint was."""
@@ -283,6 +303,7 @@ class Run:
         self.prepared = manifest["prepared"]
         self.seconds = manifest["seconds"]
         self.engine.restore(self.client_files())
+        logger.info("%s: going on after round %d of %d", self.path, self.round, self.config.rounds)
 
     def client_files(self) -> dict[int, Path]:
         """The clients' state files by the clients' numbers, as engines want them."""
@@ -301,6 +322,7 @@ class Run:
     def _conclude(self) -> None:
         """Write every final model and the summary."""
         self._write_models()
+        logger.debug("%s: final models are written", self.path)
         lines = [line for line in self.directory.history.lines() if "summary" in line]
         chosen = metrics.chosen_round(lines)
         by_round = {

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from polyfed.data import Rows
@@ -19,6 +21,8 @@ from polyfed.runs.federated_data import GIVEN, FederatedData
 from polyfed.runs.federation import cohorts_of
 from polyfed.runs.needs import check_needs
 from polyfed.seeds import Seeds
+
+logger = logging.getLogger(__name__)
 
 
 class Simulation:
@@ -54,9 +58,28 @@ class Simulation:
             makers=given_models or {},
         )
         self.outputs = self.models.outputs
-        self.roster = Roster(self.data.samples(), self.models.names, self.models.which, names)
+        samples = self.data.samples()
+        self.roster = Roster(samples, self.models.names, self.models.which, names)
         self._check(config)
         self.config = self._resolved(config, given_data is not None)
+        self._log(int(samples.min()), int(samples.max()))
+
+    def _log(self, fewest: int, most: int) -> None:
+        """Say what was decided."""
+        public = "none" if self.public is None else f"{len(self.public)} rows of {self.public.dataset.name}"
+        logger.info(
+            "%s: %d rows, %d classes; %d clients train on %d to %d rows each; public: %s",
+            *(self.dataset.name, len(self.dataset), self.classes),
+            *(self.clients, fewest, most, public),
+        )
+        counts = zip(self.models.names, np.bincount(self.models.which), strict=True)
+        logger.info(
+            "%s with %s; %d outputs, stack %s, on %s, seed %d",
+            self.method.name,
+            ", ".join(f"{count} × {name}" for name, count in counts),
+            self.outputs,
+            *(self.config.stack, self.config.device, self.config.seed),
+        )
 
     def _check(self, config: RunConfig) -> None:
         check_needs(

@@ -16,7 +16,7 @@ from polyfed.disk import read_yaml
 from polyfed.errors import ConfigError, nearest
 from polyfed.experiments.papers.paper import Paper
 from polyfed.experiments.papers.validate import check
-from polyfed.runs.config import explain
+from polyfed.schema import explain
 
 __all__ = ["Paper", "known", "load"]
 

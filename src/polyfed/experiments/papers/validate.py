@@ -72,7 +72,9 @@ def _check_row(paper: Paper, table: PaperTable, row: TableRow, where: str) -> No
             raise ConfigError(f"{where}: to count parameters the table needs `inputs`")
         for name in row.parameters:
             if not models.is_known(name):
-                raise ConfigError(f"{where}.parameters: no model '{name}', {nearest(name, models.names())}")
+                raise ConfigError(
+                    f"{where}.parameters: no model '{name}', {nearest(name, models.names(), 'polyfed models')}"
+                )
 
 
 def _check_claim(paper: Paper, table: str, claim: Claim, where: str) -> None:
