@@ -13,6 +13,7 @@ import polyfed
 EXPORTED = [
     "Assistant",
     "Client",
+    "ClientFailure",
     "Distillation",
     "Facts",
     "Fields",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from polyfed.errors import PolyfedError, UserError
+from polyfed.errors import ClientFailure, PolyfedError, UserError
 
 if TYPE_CHECKING:  # imported at their first use: PyTorch takes seconds, and `polyfed --help` does not need it
     from polyfed import learn, methods
@@ -48,6 +48,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Assistant",
     "Client",
+    "ClientFailure",
     "Distillation",
     "Facts",
     "Fields",

@@ -11,6 +11,8 @@ PolyfedError
 ├── MessageError         bytes that are not a message of polyfed
 ├── WorkerLost           a worker process ended in the middle of a step
 └── StepFailed           what a client's step raised, with its traceback: the cause of a `RunError`
+
+and one warning: ClientFailure, when a run has ended and some of its clients failed on the way.
 """
 
 from __future__ import annotations
@@ -69,6 +71,10 @@ class WorkerLost(PolyfedError):
 
 class StepFailed(PolyfedError):
     """What a step raised, wherever it ran: its text is the whole traceback."""
+
+
+class ClientFailure(UserWarning):
+    """A run has ended, and steps of some of its clients failed on the way: these count for nothing in its result."""
 
 
 def describe(error: BaseException) -> str:

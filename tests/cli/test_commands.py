@@ -17,13 +17,17 @@ import torch
 import typer
 import yaml
 from tests.conftest import Command
+from tests.engines.test_tracebacks import Buggy, place
 
 import polyfed
 from polyfed.cli import commands, demonstrating
 from polyfed.cli.examples import yaml_text
 from polyfed.engines import AUTO, ENGINES
 from polyfed.experiments.reproduce import DEFAULT_OUT, DEFAULT_SCALE
+from polyfed.runs.history import RunRecord
 from polyfed.testing import result_of
+
+REASON = f"KeyError: 'missing' ({place()})"
 
 
 @pytest.fixture
@@ -304,6 +308,133 @@ def test_unfinished_runs_are_not_compared(command: Command, make_run: Any) -> No
     said = command("compare", run.path)
     assert said.code == 2
     assert "polyfed resume" in said.err
+    assert not Path("compare.png").exists()
+
+
+# -- figures -------------------------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_a_figure_unless_it_is_told_not_to(command: Command, run_file: Path) -> None:
+    said = command("run", run_file, "--out", "drawn", "--workers", 1)
+    assert f"wrote {Path('drawn/curves.png')}" in said.out
+    assert Path("drawn/curves.png").read_bytes().startswith(b"\x89PNG")
+    assert "curves.png" not in command("run", run_file, "--out", "plain", "--workers", 1, "--no-figure").out
+    assert not Path("plain/curves.png").exists()
+    again = command("resume", "drawn")  # with a figure in it, it is still a whole run
+    assert again.code == 0
+    assert result_of(Path("drawn")) == result_of(Path("plain"))
+
+
+def test_what_draws_nothing_imports_no_matplotlib() -> None:
+    code = "import sys\nfrom polyfed.cli import running\nsys.exit('matplotlib' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_run_whose_figure_cannot_be_written_is_finished_all_the_same(
+    command: Command, run_file: Path
+) -> None:
+    command("run", run_file, "--out", "done", "--workers", 1, "--no-figure")
+    Path("done/curves.png.tmp").mkdir()
+    said = command("resume", "done")
+    assert said.code == 0
+    assert "no figure was drawn: IsADirectoryError" in said.out
+    assert "everything is in done" in said.out
+
+
+def test_a_users_own_curves_are_left_alone(command: Command, run_file: Path) -> None:
+    command("run", run_file, "--out", "done", "--workers", 1, "--no-figure")
+    Path("done/curves.png").write_text("mine")
+    assert command("resume", "done").code == 0
+    assert Path("done/curves.png").read_text() == "mine"
+
+
+def test_a_comparison_is_drawn_where_it_says_and_over_nothing_of_others(
+    command: Command, run_file: Path
+) -> None:
+    for method in ("local", "fedavg"):
+        command("run", run_file, "--set", f"method={method}", "--out", method, "--workers", 1, "--no-figure")
+    assert "wrote compare.png" in command("compare", "local", "fedavg").out
+    assert "wrote compare.png" in command("compare", "fedavg", "local").out  # ours: drawn anew
+    Path("compare.png").write_text("mine")
+    assert "wrote compare-2.png" in command("compare", "local", "fedavg").out
+    assert Path("compare.png").read_text() == "mine"
+    refused = command("compare", "local", "--figure", "compare.png")
+    assert (refused.code, refused.out) == (2, "")
+    assert "choose another name" in refused.err
+    assert "wrote both.svg" in command("compare", "local", "fedavg", "-o", "both.svg").out
+    assert "wrote" not in command("compare", "local", "fedavg", "--no-figure").out
+    assert command("compare", "local", "-o", "nowhere/both.png").code == 2
+
+
+def test_runs_without_test_data_are_compared_but_not_drawn(command: Command, tmp_path: Path) -> None:
+    own = (torch.rand(60, 1, 8, 8), torch.arange(60) % 3)
+    settings = {"clients": 2, "test": 0.0, "partition": {"kind": "iid"}}
+    polyfed.run({"rounds": 1, "data": settings}, data=own, out=tmp_path / "untested", workers=1)
+    said = command("compare", "untested")
+    assert said.code == 0
+    assert "no figure was drawn: there is no test data in these runs: nothing to draw" in said.out
+    assert command("compare", "untested", "-o", "it.png").code == 2
+
+
+def test_a_local_run_of_another_length_or_a_damaged_one_beside_a_run_gives_no_gain(
+    command: Command, run_file: Path
+) -> None:
+    words = ("run", run_file, "--workers", 1, "--no-figure")
+    command(*words, "--set", "method=local", "--set", "rounds=2", "--out", "local")
+    command(*words, "--set", "method=local", "--out", "local-2")
+    Path("local-2/summary.json").write_text("{")
+    said = command(*words, "--out", "fedavg")
+    assert said.code == 0
+    assert "gain over local," not in said.out
+    assert "polyfed run fedavg/config.yaml --set method=local --out local-3" in said.out
+
+
+# -- failed clients ------------------------------------------------------------------------------------------
+
+
+def test_failed_clients_are_told_with_the_result(command: Command, make_run: Any) -> None:
+    run = make_run(Buggy)
+    run.go()
+    run.close()
+    said = command("resume", run.path)
+    assert re.search(r"failed client steps +3", said.out)
+    assert f"1 of 4 clients (client-1) failed in step 'train', rounds 1–3, 3 times: {REASON}" in said.out
+    assert f"tracebacks are in {run.path}/failures.log" in said.out
+    assert "run-0: 1 of 4 clients (client-1) failed in step 'train'" in command("compare", run.path).out
+
+
+# -- over another run ----------------------------------------------------------------------------------------
+
+
+def test_a_run_is_written_over_another_only_if_told_to(command: Command, run_file: Path) -> None:
+    words = ("run", run_file, "--out", "same", "--workers", 1)
+    assert command(*words).code == 0
+    refused = command(*words, "--set", "rounds=1")
+    assert refused.code == 2
+    assert (
+        "holds a run: choose another --out, `polyfed resume same`, or delete it by --overwrite" in refused.err
+    )
+    mistaken = command(*words, "--set", "method=fedagv", "--overwrite")
+    assert mistaken.code == 2
+    assert result_rounds("same") == 3
+    assert command(*words, "--set", "rounds=1", "--overwrite").code == 0
+    assert result_rounds("same") == 1
+    Path("same/notes.txt").write_text("precious")
+    said = command(*words, "--overwrite")
+    assert said.code == 2
+    assert "same/notes.txt is no part of a run" in said.err
+    assert result_rounds("same") == 1
+
+
+def test_without_a_folder_the_one_of_the_runs_name_is_written_over(command: Command, run_file: Path) -> None:
+    for _ in range(2):
+        assert command("run", run_file, "--overwrite", "--workers", 1).code == 0
+    assert [path.name for path in Path("polyfed-runs").iterdir()] == ["run"]
+
+
+def result_rounds(folder: str) -> int:
+    rounds: int = RunRecord(Path(folder)).summary["rounds"]
+    return rounds
 
 
 def started(*words: object, cwd: Path) -> subprocess.Popen[str]:

@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from rich.progress import Progress
 from tests.conftest import MakeRun, job
 
 from polyfed.cli import progress
 from polyfed.cli.progress import duration, follow, follow_grid
 from polyfed.experiments import grid
 from polyfed.experiments.grid import run_jobs
-from polyfed.experiments.jobs import Snapshot
+from polyfed.experiments.jobs import Snapshot, UnderWay
 from polyfed.report.tables import amount, percent
 from polyfed.runs.rounds import Run
 
@@ -27,9 +26,9 @@ from polyfed.runs.rounds import Run
 class Screen(Console):
     """A console whose output can be read, of a terminal or of none."""
 
-    def __init__(self, *, terminal: bool) -> None:
+    def __init__(self, *, terminal: bool, width: int = 200) -> None:
         self.written = io.StringIO()
-        super().__init__(file=self.written, width=200, force_terminal=terminal)
+        super().__init__(file=self.written, width=width, force_terminal=terminal)
 
     @property
     def plain(self) -> str:
@@ -61,12 +60,40 @@ def test_in_a_terminal_a_run_has_a_bar_with_its_accuracy_and_bytes(make_run: Mak
 def test_beside_the_bar_is_the_step_under_way_until_the_run_has_finished(make_run: MakeRun) -> None:
     run = make_run("local")
     run.fleet.under_way = "train 2/4"
-    bars = Progress(console=Screen(terminal=True))
-    bars.add_task("run", total=3)
-    column = progress._StepColumn(run)
-    assert column.render(bars.tasks[0]).plain == "train 2/4"
-    bars.update(bars.tasks[0].id, completed=3)
-    assert column.render(bars.tasks[0]).plain == ""
+    bar = progress._RunBar(run, Screen(terminal=True))
+    bar.show(0, ["own 81.2 %"])
+    assert bar.status().plain == "own 81.2 % · train 2/4"
+    run.round = 3
+    assert bar.status().plain == "own 81.2 %"
+
+
+STATUS = ["own 81.2 %", "all 100.0 %", "123.4 MB up, 987.6 MB down", "12 failed", "2 h 30 min left"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_in_a_narrow_terminal_nothing_of_the_bar_is_cut(make_run: MakeRun, width: int) -> None:
+    run = make_run("local", rounds=300)
+    run.config = run.config.model_copy(update={"name": "a-long-name-of-a-run-that-was-swept-over-alpha=0.1"})
+    run.fleet.under_way = "personalise 123/1000"
+    screen = Screen(terminal=True, width=width)
+    bar = progress._RunBar(run, screen)
+    bar.show(249, STATUS)
+    for line in bar.get_renderables():
+        screen.print(line)
+    lines = screen.plain.splitlines()
+    assert lines[0].startswith("a-long-na")
+    assert lines[0].rstrip().endswith("249/300 rounds")
+    for part in [*STATUS, "personalise 123/1000"]:
+        assert any(part in line for line in lines), part
+    assert max(map(len, lines)) <= width
+
+
+def test_in_a_narrow_terminal_a_run_has_its_status_below_the_bar(make_run: MakeRun) -> None:
+    run, screen = make_run("fedavg"), Screen(terminal=True, width=80)
+    follow(run, screen)
+    bar, status = (line.rstrip() for line in screen.plain.strip().splitlines()[-2:])
+    assert bar.endswith("3/3 rounds")
+    assert status == last_status(run)
 
 
 def test_elsewhere_there_is_a_plain_line_for_the_last_round(make_run: MakeRun) -> None:
@@ -161,6 +188,23 @@ def test_in_a_terminal_failures_are_counted_and_named_below_the_bars(
     *bars, last = screen.plain.strip().splitlines()
     assert last == f"failed: {hopeless.path}: {failure.reason}"
     assert "1/2 runs · 1 failed" in bars[-1]
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_in_a_narrow_terminal_nothing_of_a_grids_bars_is_cut(width: int) -> None:
+    names = [f"method=fedavg,training.lr=0.1,data.partition.alpha={alpha}/seed-0" for alpha in ("0.1", "1")]
+    screen = Screen(terminal=True, width=width)
+    bars = progress._GridBars(screen)
+    under_way = tuple(UnderWay(name, 249, 300) for name in names)
+    bars.show(Snapshot(18, (), under_way, (), stopping=False, share=0.5, seconds_left=9000.0))
+    bars.close()
+    whole, first, second = (line.rstrip() for line in screen.plain.splitlines()[-3:])
+    assert whole.startswith("0/18 runs · 2 h 30 min left")
+    for line, alpha in ((first, "0.1"), (second, "1")):
+        assert line.startswith("  method=fedavg")
+        assert f"={alpha}/seed-0" in line
+        assert line.endswith(" 249/300 rounds")
+        assert len(line) <= width
 
 
 def test_time_left_is_in_the_unit_that_fits() -> None:

@@ -19,13 +19,15 @@ import pytest
 import yaml
 from PIL import Image
 from rich.console import Console
-from tests.conftest import round_of
+from tests.conftest import Command, round_of
+from tests.engines.test_tracebacks import Buggy
 
 import polyfed
 from polyfed.data import Dirichlet
 from polyfed.data.partition import Iid
-from polyfed.errors import ConfigError, MethodError
+from polyfed.errors import ClientFailure, ConfigError, MethodError
 from polyfed.experiments.sweep import plan_sweep, read_sets, split_values
+from polyfed.federation import method
 from polyfed.report.curves import accuracy_curves
 from polyfed.report.sweeps import with_spread
 from polyfed.runs.config import read_config
@@ -188,6 +190,39 @@ def test_the_table_shows_mean_and_spread(done: polyfed.SweepResult) -> None:
     assert with_spread((0.8123, 0.0091)) == "81.2 ± 0.9"
     assert with_spread((0.8123, None)) == "81.2"
     assert with_spread(None) == "–"
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_in_a_narrow_terminal_nothing_of_the_table_is_cut(done: polyfed.SweepResult, width: int) -> None:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(done.table())
+    text = console.export_text()
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    for row in done.rows:
+        for value in (row.last_own, row.last_whole, row.chosen_own, row.chosen_whole):
+            assert any(with_spread(value) in line for line in lines)
+        assert f"{row.seconds:.1f}" in text.split()
+        assert all(any(value in line for line in lines) for value in row.values.values())
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_clients_that_failed_in_a_sweep_are_told_for_each_variant(
+    tmp_path: Path, small: dict[str, Any], monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
+    monkeypatch.setitem(method._registered, Buggy.name, Buggy)
+    small["rounds"] = 1
+    sets = {"method": ["local", "buggy"]}
+    words = "method=buggy: clients failed in 2 of 2 runs; 1 of 4 clients (client-1) failed in step 'train'"
+    with pytest.warns(ClientFailure) as caught:
+        done = polyfed.sweep(small, sets, seeds=2, out=tmp_path / "out", workers=1)
+    (warning,) = caught
+    assert str(warning.message).startswith(words)
+    assert done.failed_clients() == [str(warning.message)]
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(small))
+    said = command("sweep", "small.yaml", "--set", "method=local,buggy", "--seeds", 2, "--out", "out")
+    assert said.code == 0  # the runs themselves have finished
+    assert words in said.out
 
 
 def test_curves_are_drawn_for_few_and_for_many_variants(done: polyfed.SweepResult, tmp_path: Path) -> None:

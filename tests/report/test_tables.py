@@ -5,19 +5,16 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 from rich.table import Table
-from tests.conftest import SMALL, MakeRun
+from tests.report.conftest import Shown
 
-import polyfed
-from polyfed.errors import CheckpointError, ConfigError
+from polyfed.errors import ConfigError
 from polyfed.report.tables import (
     amount,
-    compare_table,
     data_table,
     method_summaries,
     methods_table,
@@ -30,60 +27,10 @@ from polyfed.runs.history import RunRecord
 
 
 def rows_of(table: Table) -> dict[str, dict[str, str]]:
-    """A table's cells by the first cell of their row and the heading of their column."""
-    headings = [str(column.header) for column in table.columns]
+    """A table's cells by the first cell of their row and the heading of their column, in one line."""
+    headings = [str(column.header).replace("\n", " ") for column in table.columns]
     rows = zip(*(map(str, column.cells) for column in table.columns), strict=True)
     return {row[0]: dict(zip(headings, row, strict=True)) for row in rows}
-
-
-@pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunRecord]:
-    """A run each of local, fedavg and, with public data and a model at the server, fedmd."""
-    folder = tmp_path_factory.mktemp("runs")
-    public = {
-        "data": {**SMALL["data"], "public": {"source": "share", "share": 0.2}},
-        "models": {**SMALL["models"], "server": "mlp-small"},
-    }
-    fedmd = {"name": "fedmd", "public_rows": 40}
-    for name, method, changes in (
-        ("local", "local", {}),
-        ("fedavg", "fedavg", {}),
-        ("fedmd", fedmd, public),
-    ):
-        content: dict[str, Any] = {**SMALL, "name": name, "method": method, **changes}
-        polyfed.run(content, out=folder / name, workers=1)
-    return {path.name: RunRecord(path) for path in folder.iterdir()}
-
-
-# -- several runs --------------------------------------------------------------------------------------------
-
-
-def test_compared_runs_show_accuracy_bytes_and_the_gain_over_local(records: dict[str, RunRecord]) -> None:
-    rows = rows_of(compare_table([records["local"], records["fedavg"]]))
-    local, fedavg = (records[name].summary["last"] for name in ("local", "fedavg"))
-    row = rows["fedavg"]
-    assert row["own mean"] == percent(fedavg["own"]["mean"])
-    assert row["± spread"] == percent(fedavg["own"]["spread"])
-    assert row["worst"] == percent(fedavg["own"]["worst"])
-    assert row["all mean"] == percent(fedavg["whole"]["mean"])
-    assert row["gain own"] == f"{100 * (fedavg['own']['mean'] - local['own']['mean']):+.1f}"
-    assert row["gain all"] == f"{100 * (fedavg['whole']['mean'] - local['whole']['mean']):+.1f}"
-    sizes = records["fedavg"].summary["bytes"]["up"]
-    assert row["sent per client"] == amount((sum(sizes.values()) - sizes["control"]) / 4)
-    assert rows["local"]["sent per client"] == "nothing"
-    assert rows["local"]["gain own"] == ""
-
-
-def test_runs_of_other_data_or_models_have_no_gain(records: dict[str, RunRecord]) -> None:
-    rows = rows_of(compare_table([records["local"], records["fedmd"]]))
-    assert (rows["fedmd"]["gain own"], rows["fedmd"]["gain all"]) == ("", "")
-
-
-def test_a_run_that_has_not_finished_cannot_be_compared(make_run: MakeRun) -> None:
-    run = make_run("local")
-    run.go(lambda now: now.stop())
-    with pytest.raises(CheckpointError, match="goes on from round 1"):
-        compare_table([RunRecord(run.path)])
 
 
 # -- one run -------------------------------------------------------------------------------------------------
@@ -118,6 +65,20 @@ def test_a_result_shows_what_was_measured_at_the_stages_of_a_round(records: dict
     assert rows["distilled, whole test set"] == percent(distilled)
     assert rows["gap (distilled − personalised)"] == percent(distilled - personalised)
     assert not any(name.startswith("gain") for name in rows)
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_in_a_narrow_terminal_no_number_of_a_result_is_cut(
+    records: dict[str, RunRecord], shown: Shown, width: int
+) -> None:
+    table = result_table(records["fedmd"], records["local"])
+    text = shown(table, width)
+    words = text.split()
+    for column in table.columns:
+        for cell in [column.header, *column.cells]:
+            assert all(word in words for word in str(cell).split())
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
 
 
 # -- lists ---------------------------------------------------------------------------------------------------

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import job
+from tests.conftest import MakeRun, job
 
 from polyfed import disk
-from polyfed.errors import ConfigError
+from polyfed.errors import CheckpointError, ConfigError
 from polyfed.experiments.grid import run_jobs
 from polyfed.experiments.jobs import Job, state_of
 from polyfed.runs import api, checkpoint
 from polyfed.runs.config import read_config
-from polyfed.runs.folders import clear, unused_folder
+from polyfed.runs.folders import clear, delete_run, unused_folder
 from polyfed.testing import result_of
 
 fork = multiprocessing.get_context("fork")
@@ -133,3 +133,76 @@ def test_the_first_folder_that_is_empty_or_not_there_is_used(tmp_path: Path) -> 
     assert unused_folder(path) == tmp_path / "run-2"
     (tmp_path / "run-2").touch()  # a file
     assert unused_folder(path) == tmp_path / "run-3"
+
+
+# -- deleting a run ------------------------------------------------------------------------------------------
+
+
+def files_of(path: Path) -> set[str]:
+    return {str(part.relative_to(path)) for part in path.rglob("*")}
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 2])
+def test_a_run_begun_or_finished_is_deleted_whole(make_run: MakeRun, rounds: int) -> None:
+    """Rounds: killed before the first, stopped after one, finished; with all that a run can leave."""
+    public = {"source": "share", "share": 0.2}
+    fedmd = {"name": "fedmd", "public_rows": 40}
+    run = make_run(fedmd, rounds=2, data={"public": public}, models={"server": "mlp-small"})
+    if rounds == 0:
+        run.stop()
+    run.go(lambda now: now.stop() if now.round == rounds else None)
+    run.close()
+    assert run.finished == (rounds == 2)
+    for name in ("failures.log", "curves.png", "summary.json.tmp"):
+        (run.path / name).write_text("")
+    (run.path / "scratch" / "shelf").mkdir(parents=True)
+    delete_run(run.path)
+    assert files_of(run.path) == set()
+
+
+def test_a_folder_that_is_not_there_or_empty_is_as_good_as_deleted(tmp_path: Path) -> None:
+    delete_run(tmp_path / "nowhere")
+    delete_run(tmp_path)
+    assert tmp_path.exists()
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "models/notes.txt", "states/mine/weights.pt", "more"])
+def test_a_run_with_something_else_beside_it_is_left_whole(make_run: MakeRun, name: str) -> None:
+    run = make_run("local", rounds=1)
+    run.go()
+    run.close()
+    (run.path / name).parent.mkdir(exist_ok=True)
+    (run.path / name).write_text("precious")
+    before = files_of(run.path)
+    with pytest.raises(ConfigError, match="is no part of a run, and would be deleted too"):
+        delete_run(run.path)
+    assert files_of(run.path) == before
+
+
+def test_what_a_link_leads_to_is_never_deleted(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run("local", rounds=1)
+    run.go()
+    run.close()
+    elsewhere = tmp_path / "elsewhere"
+    (run.path / "models").rename(elsewhere)
+    (run.path / "models").symlink_to(elsewhere)
+    before = files_of(elsewhere)
+    with pytest.raises(ConfigError, match="models is no part of a run"):
+        delete_run(run.path)
+    assert files_of(elsewhere) == before
+
+
+def test_a_folder_without_a_run_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("precious")
+    with pytest.raises(ConfigError, match="not empty: choose another --out"):
+        delete_run(tmp_path)
+    assert files_of(tmp_path) == {"notes.txt"}
+
+
+def test_a_run_at_work_is_not_deleted(make_run: MakeRun) -> None:
+    run = make_run("local", rounds=2)
+    run.go(lambda now: now.stop())
+    before = files_of(run.path)
+    with pytest.raises(CheckpointError, match="another process is at work"):
+        delete_run(run.path)
+    assert files_of(run.path) == before

@@ -38,6 +38,8 @@ EngineName = Annotated[
     str, typer.Option(help="How steps reach clients: inline, pool, or auto. The result is the same.")
 ]
 
+NoFigure = Annotated[bool, typer.Option("--no-figure", help="Draw nothing.")]
+
 
 @app.command()
 def run(
@@ -46,11 +48,16 @@ def run(
     out: Annotated[Optional[Path], typer.Option(help="The run directory.")] = None,  # noqa: UP045
     workers: Workers = None,
     engine: EngineName = "auto",
+    overwrite: Annotated[
+        bool,
+        typer.Option("--overwrite", help="Delete the run that is in the run directory, if there is one."),
+    ] = False,
+    no_figure: NoFigure = False,
 ) -> None:
-    """Run a federation."""
+    """Run a federation. It ends with a table; curves.png is in the run directory."""
     from polyfed.cli import running
 
-    running.run(file, set_ or (), out, workers, engine)
+    running.run(file, set_ or (), out, workers, engine, overwrite=overwrite, figure=not no_figure)
 
 
 @app.command()
@@ -58,21 +65,27 @@ def resume(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
     workers: Workers = None,
     engine: EngineName = "auto",
+    no_figure: NoFigure = False,
 ) -> None:
     """Go on with a run that was stopped or killed; the result is the same, bit for bit."""
     from polyfed.cli import running
 
-    running.resume(directory, workers, engine)
+    running.resume(directory, workers, engine, figure=not no_figure)
 
 
 @app.command()
 def compare(
     directories: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Run directories.")],
+    figure: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--figure", "-o", help="The picture to write; compare.png by default."),
+    ] = None,
+    no_figure: NoFigure = False,
 ) -> None:
-    """Compare runs in one table."""
+    """Compare runs in one table, and draw their accuracy over rounds."""
     from polyfed.cli import running
 
-    running.compare(directories)
+    running.compare(directories, figure, figure=not no_figure)
 
 
 @app.command()

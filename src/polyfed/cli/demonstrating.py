@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from polyfed.cli.examples import yaml_text
-from polyfed.cli.running import go
-from polyfed.cli.screen import console
-from polyfed.report.tables import compare_table
+from polyfed.cli.running import COMPARED, draw_comparison, go, show_comparison
+from polyfed.cli.screen import say
+from polyfed.report.comparison import compare_runs
 from polyfed.runs import api
 from polyfed.runs.folders import unused_folder
-from polyfed.runs.history import RunRecord
 
 DEMO_WORDS = """\
 How to read it: `local` is every client alone, `pooled` is what one place with everybody's data would reach. A method
@@ -31,7 +30,9 @@ def demo(out: Path, workers: int | None) -> None:
         overrides = [f"method.name={name}", f"name={name}"]
         overrides += ["method.within=architecture"] if name == "fedavg" else []
         ready = api.prepare(folder / "demo.yaml", overrides=overrides, out=folder / name, workers=workers)
-        go(ready, show=False)
+        go(ready)
         paths.append(folder / name)
-    console.print(compare_table([RunRecord(path) for path in paths]))
-    console.print(DEMO_WORDS.format(folder=folder), soft_wrap=True)
+    comparison = compare_runs(paths)
+    show_comparison(comparison)
+    draw_comparison(comparison, folder / COMPARED)
+    say(DEMO_WORDS.format(folder=folder))

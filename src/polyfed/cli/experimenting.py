@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from polyfed.cli.progress import follow_grid
-from polyfed.cli.screen import console
+from polyfed.cli.screen import console, say
 from polyfed.experiments import papers, plan_sweep, read_sets
 from polyfed.experiments.reproduce import (
     check_ready,
@@ -33,7 +33,9 @@ def sweep(file: Path, sets: Sequence[str], seeds: int, out: Path | None, workers
         raise typer.Exit(130) from None
     result = ready.result(failures)
     console.print(result.table())
-    console.print(f"wrote {', '.join(map(str, ready.write(result)))}", soft_wrap=True, markup=False)
+    for line in result.failed_clients():
+        say(line)
+    say(f"wrote {', '.join(map(str, ready.write(result)))}")
     if failures:
         console.print(f"{len(failures)} of {len(ready.jobs)} runs failed; the same command tries them again")
         raise typer.Exit(1)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
 
 from polyfed.experiments import Job, JobFailure, Snapshot, run_jobs
+from polyfed.report.fitting import distinct, shortened
 from polyfed.report.tables import amount, percent
 from polyfed.runs.rounds import Run
 from polyfed.runs.signals import stop_signals_call
@@ -21,7 +22,12 @@ from polyfed.runs.signals import stop_signals_call
 STDERR = 2
 PLAIN_SECONDS = 5.0  # between lines where the output is not a terminal
 PLAIN_GRID_SECONDS = 15.0
+ONE_LINE = 170  # in a terminal of so many columns all that is known of a run is in one line
+ROUNDS_WIDTH = 19  # `1234/1234 rounds`, with what is between the columns
+GRID_STATUS_WIDTH = 40  # `12/18 runs · 2 failed · 2 h 30 min left`
+WIDE_GRID = 145
 WIDEST_NAME = 60
+LEAST_BAR = 8
 
 
 def follow(run: Run, console: Console) -> None:
@@ -30,18 +36,8 @@ def follow(run: Run, console: Console) -> None:
         run.open()  # before the bar has a thread: workers are forked here
         status = _StatusLine(run)
         if console.is_terminal:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.completed}/{task.total} rounds"),
-                TextColumn("{task.fields[status]}"),
-                _StepColumn(run),
-            )
-            with Progress(*columns, console=console) as progress:
-                bar = progress.add_task(
-                    run.config.name, total=run.config.rounds, completed=run.round, status=""
-                )
-                run.go(lambda now: progress.update(bar, completed=now.round, status=status.text()))
+            with _RunBar(run, console) as progress:
+                run.go(lambda now: progress.show(now.round, status.parts()))
         else:
 
             def tell(now: Run) -> None:
@@ -52,15 +48,59 @@ def follow(run: Run, console: Console) -> None:
             run.go(tell)
 
 
-class _StepColumn(ProgressColumn):
-    """The step under way, and how many clients have done it: a round may take minutes."""
+class _RunBar(Progress):
+    """A bar with rounds, and beside it, or in a narrow terminal below, accuracy, bytes and time left.
 
-    def __init__(self, run: Run) -> None:
-        super().__init__()
+    At the end is the step under way, and how many clients have done it: a round may take minutes.
+    """
+
+    def __init__(self, run: Run, console: Console) -> None:
         self.run = run
+        self.parts: Sequence[str] = ()
+        self.width = console.width
+        self.wide = self.width >= ONE_LINE
+        name = shortened(run.config.name, self.width // (6 if self.wide else 3))
+        columns: list[ProgressColumn] = [
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+            BarColumn(40 if self.wide else max(10, self.width - len(name) - ROUNDS_WIDTH)),
+            TextColumn("{task.completed}/{task.total} rounds", table_column=Column(no_wrap=True)),
+        ]
+        if self.wide:
+            columns.append(_TextOf(self.status))
+        super().__init__(*columns, console=console)
+        self.bar = self.add_task(name, total=run.config.rounds, completed=run.round)
+
+    def show(self, number: int, parts: Sequence[str]) -> None:
+        self.parts = parts
+        self.update(self.bar, completed=number)
+
+    def status(self) -> Text:
+        """What is known, and the step under way. Lines break between two parts, never inside one."""
+        step = self.run.fleet.under_way if self.run.round < self.run.config.rounds else ""
+        words, room = Text(), self.width
+        for part in filter(None, [*self.parts, step]):
+            between = " · " if words else ""
+            if len(between) + len(part) > room:
+                between, room = "\n", self.width + 1
+            words.append(between).append(part, style="dim" if part == step else "")
+            room -= len(between) + len(part)
+        return words
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        if not self.wide:
+            yield self.status()
+
+
+class _TextOf(ProgressColumn):
+    """A column whose text is asked for whenever it is drawn."""
+
+    def __init__(self, text: Callable[[], Text]) -> None:
+        super().__init__()
+        self.text = text
 
     def render(self, task: Task) -> Text:
-        return Text("" if task.finished else self.run.fleet.under_way, style="dim")
+        return self.text()
 
 
 class _StatusLine:
@@ -79,6 +119,9 @@ class _StatusLine:
         return True
 
     def text(self) -> str:
+        return " · ".join(self.parts())
+
+    def parts(self) -> list[str]:
         run = self.run
         done = run.round - self.first_round
         left = (time.monotonic() - self.started) / max(done, 1) * (run.config.rounds - run.round)
@@ -91,8 +134,7 @@ class _StatusLine:
         failures = len((run.last or {}).get("failures", ()))
         if failures:
             parts.append(f"{failures} failed")
-        parts.append(f"{left:.0f} s left")
-        return " · ".join(parts)
+        return [*parts, f"{duration(left)} left"]
 
 
 @contextmanager
@@ -166,15 +208,17 @@ class _GridBars(_GridScreen):
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
-        columns = (
-            TextColumn(
-                "{task.description}",
-                markup=False,
-                table_column=Column(no_wrap=True, overflow="ellipsis", max_width=WIDEST_NAME),
-            ),
-            BarColumn(),
-            TextColumn("{task.fields[status]}"),
-        )
+        # In a narrow terminal what is known of all runs is in the place of their name.
+        self.wide = console.width >= WIDE_GRID
+        bar = min(40, console.width - GRID_STATUS_WIDTH - ROUNDS_WIDTH)
+        room = console.width - ROUNDS_WIDTH - (bar if bar >= LEAST_BAR else 0)
+        self.name_width = min(WIDEST_NAME, room - (GRID_STATUS_WIDTH - ROUNDS_WIDTH if self.wide else 0))
+        columns: list[ProgressColumn] = [
+            TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
+            TextColumn("{task.fields[status]}", table_column=Column(no_wrap=True)),
+        ]
+        if bar >= LEAST_BAR:
+            columns.insert(1, BarColumn(bar))
         self.progress = Progress(
             *columns, console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
@@ -187,15 +231,19 @@ class _GridBars(_GridScreen):
         parts = [f"{len(now.finished)}/{now.jobs} runs", _time_left(now)]
         if now.failures:
             parts.insert(1, f"{len(now.failures)} failed")
-        self.progress.update(self.whole, completed=now.share, status=" · ".join(filter(None, parts)))
-        names = {run.name for run in now.under_way}
+        words = " · ".join(filter(None, parts))
+        description, status = ("all runs", words) if self.wide else (words, "")
+        self.progress.update(self.whole, completed=now.share, description=description, status=status)
+        names = [run.name for run in now.under_way]
+        shown = distinct(names, self.name_width - 2)
         for name in [name for name in self.bars if name not in names]:
             self.progress.remove_task(self.bars.pop(name))
-        for run in now.under_way:
+        for run, name in zip(now.under_way, shown, strict=True):
             if run.name not in self.bars:
-                self.bars[run.name] = self.progress.add_task(f"  {run.name}", total=run.rounds, status="")
+                self.bars[run.name] = self.progress.add_task(name, total=run.rounds, status="")
             status = f"{run.round}/{run.rounds} rounds"
-            self.progress.update(self.bars[run.name], completed=run.round, status=status)
+            bar = self.bars[run.name]
+            self.progress.update(bar, completed=run.round, description=f"  {name}", status=status)
         self.progress.refresh()
 
     def close(self) -> None:

@@ -2,60 +2,141 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import typer
 
 from polyfed.cli.progress import follow
-from polyfed.cli.screen import console
-from polyfed.report.tables import compare_table, result_table
+from polyfed.cli.screen import console, say
+from polyfed.errors import ConfigError, UserError, describe
+from polyfed.report.comparison import Comparison, compare_runs
+from polyfed.report.tables import result_table
 from polyfed.runs import api
+from polyfed.runs.folders import unused_folder
 from polyfed.runs.history import RunRecord, local_run_for, siblings
 from polyfed.runs.rounds import Run
 
+CURVES = "curves.png"
+COMPARED = Path("compare.png")
 
-def run(file: Path, overrides: Sequence[str], out: Path | None, workers: int | None, engine: str) -> None:
+# What draws is imported only where something is drawn: matplotlib takes half a second of every launch.
+
+
+def run(
+    file: Path,
+    overrides: Sequence[str],
+    out: Path | None,
+    workers: int | None,
+    engine: str,
+    *,
+    overwrite: bool,
+    figure: bool,
+) -> None:
     """Do a run and show its result."""
-    go(api.prepare(file, overrides=overrides, out=out, workers=workers, engine=engine))
+    ready = api.prepare(
+        file, overrides=overrides, out=out, workers=workers, engine=engine, overwrite=overwrite
+    )
+    go(ready)
+    _show(ready.path, figure=figure)
 
 
-def resume(directory: Path, workers: int | None, engine: str) -> None:
+def resume(directory: Path, workers: int | None, engine: str, *, figure: bool) -> None:
     """Go on with a run; show the result of one that has finished."""
-    record = RunRecord(directory)
-    if record.finished:
-        console.print(f"{directory} has finished already.")
-        _show(directory)
+    if RunRecord(directory).finished:
+        say(f"{directory} has finished already.")
     else:
         go(api.reopen(directory, workers=workers, engine=engine))
+    _show(directory, figure=figure)
 
 
-def compare(directories: Sequence[Path]) -> None:
-    """Several runs in one table."""
-    console.print(compare_table([RunRecord(path) for path in directories]))
+def compare(directories: Sequence[Path], wanted: Path | None, *, figure: bool) -> None:
+    """Several runs in one table and one figure."""
+    if wanted is not None and figure:
+        from polyfed.report.drawing import check_writable  # noqa: PLC0415
+
+        check_writable(wanted)
+    comparison = compare_runs(directories)
+    show_comparison(comparison)
+    if wanted is not None and figure:
+        say(f"wrote {_draw_compared(comparison, wanted)}")
+    elif figure:
+        draw_comparison(comparison, COMPARED)
 
 
-def go(ready: Run, *, show: bool = True) -> None:
-    """Do a run with its progress on the screen, then show its result."""
+def go(ready: Run) -> None:
+    """Do a run with its progress on the screen."""
     try:
         follow(ready, console)
     finally:
         ready.close()
-    if ready.finished and show:
-        _show(ready.path)
-    elif not ready.finished:
-        console.print(
-            f"saved after round {ready.round}; go on with: polyfed resume {ready.path}", soft_wrap=True
-        )
+    if not ready.finished:
+        say(f"saved after round {ready.round}; go on with: polyfed resume {ready.path}")
         raise typer.Exit(130)
 
 
-def _show(path: Path) -> None:
+def show_comparison(comparison: Comparison) -> None:
+    """The table and what a reader must know beside it."""
+    console.print(comparison.table())
+    for note in comparison.notes():
+        say(note)
+
+
+def draw_comparison(comparison: Comparison, path: Path) -> None:
+    """Draw a comparison as a courtesy; beside a file of that name that is not ours, under another name."""
+    _as_a_courtesy(lambda: _draw_compared(comparison, _free(path)))
+
+
+def _show(path: Path, *, figure: bool) -> None:
     record = RunRecord(path)
     local = local_run_for(record, siblings(path))
     known = local if local is not None and local.path.resolve() != path.resolve() else None
     console.print(result_table(record, known))
-    if known is None and record.summary["method"] != "local":
-        command = f"polyfed run {path}/config.yaml --set method=local --out {path.parent / 'local'}"
-        console.print(f"to see the gain over local training: {command}", soft_wrap=True)
-    console.print(f"everything is in {path}", soft_wrap=True)
+    for line in record.failure_lines:
+        say(line)
+    if known is None and not record.is_local:
+        beside = unused_folder(path.parent / "local")
+        say(
+            f"to see the gain over local training: polyfed run {path}/config.yaml --set method=local --out {beside}"
+        )
+    if figure:
+        _as_a_courtesy(lambda: _draw_run(record))
+    say(f"everything is in {path}")
+
+
+def _as_a_courtesy(draw: Callable[[], Path | None]) -> None:
+    """Draw and say where; what goes wrong is said in a line, and costs the run nothing."""
+    try:
+        path = draw()
+    except Exception as error:
+        say(f"no figure was drawn: {error if isinstance(error, UserError) else describe(error)}")
+    else:
+        if path is not None:
+            say(f"wrote {path}")
+
+
+def _draw_run(record: RunRecord) -> Path | None:
+    from polyfed.report.drawing import drawn_by_polyfed  # noqa: PLC0415
+    from polyfed.report.run_figure import run_figure  # noqa: PLC0415
+
+    path = record.path / CURVES
+    return None if path.exists() and not drawn_by_polyfed(path) else run_figure(record, path)
+
+
+def _draw_compared(comparison: Comparison, path: Path) -> Path:
+    from polyfed.report.curves import accuracy_curves  # noqa: PLC0415
+
+    if not comparison.measured:
+        raise ConfigError("there is no test data in these runs: nothing to draw")
+    return accuracy_curves({name: [record] for name, record in comparison.runs.items()}, path)
+
+
+def _free(path: Path) -> Path:
+    """This file if it is not there or a figure of ours, else the first of NAME-2, NAME-3 … that is."""
+    from polyfed.report.drawing import drawn_by_polyfed  # noqa: PLC0415
+
+    candidate, number = path, 1
+    while candidate.exists() and not drawn_by_polyfed(candidate):
+        number += 1
+        candidate = path.with_stem(f"{path.stem}-{number}")
+    return candidate

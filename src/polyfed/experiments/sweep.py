@@ -12,19 +12,27 @@ import itertools
 import json
 import logging
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
-from rich.table import Table
 
 from polyfed import disk
-from polyfed.errors import CheckpointError, ConfigError, UserError
+from polyfed.errors import CheckpointError, ClientFailure, ConfigError, UserError
 from polyfed.experiments.grid import run_jobs
 from polyfed.experiments.jobs import Job, JobFailure
-from polyfed.report.sweeps import FinishedRun, VariantResult, results_csv, sweep_table, variant_result
+from polyfed.report.fitting import FittedTable
+from polyfed.report.sweeps import (
+    FinishedRun,
+    VariantResult,
+    failed_clients,
+    results_csv,
+    sweep_table,
+    variant_result,
+)
 from polyfed.runs.config import RunConfig, read_config, read_content
 from polyfed.runs.folders import RUNS_FOLDER, first_difference
 from polyfed.runs.history import RunRecord
@@ -70,9 +78,13 @@ class SweepResult:
     rows: Sequence[VariantResult]
     failures: Sequence[JobFailure]
 
-    def table(self) -> Table:
+    def table(self) -> FittedTable:
         """The rows, to be printed by rich."""
         return sweep_table(self.rows)
+
+    def failed_clients(self) -> list[str]:
+        """Where clients failed in runs that finished nevertheless, a line for each variant."""
+        return failed_clients(self.runs)
 
 
 @dataclass(frozen=True)
@@ -166,6 +178,8 @@ def sweep(
         logger.warning("%s failed: %s", failure.job.path, failure.reason)
     result = planned.result(failures)
     planned.write(result)
+    for line in result.failed_clients():
+        warnings.warn(line, ClientFailure, stacklevel=2)
     return result
 
 

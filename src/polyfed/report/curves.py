@@ -1,8 +1,8 @@
-"""Accuracy over rounds, one line per variant. As in `figures`: no pyplot, no window, no global state."""
+"""Accuracy over rounds, one line per variant or run. As in `figures`: no pyplot, no window, no global state."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,15 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
+from polyfed.report.drawing import COLOURS, FEW_POINTS, INK, labels, over_rounds, save, style_axes
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import mean_and_spread
 
 MOST_LINES = 12
 PANELS = {"own": "own test data", "whole": "whole test set"}
-_INK, _GRID, _OTHERS = "#333333", "#e6e6e6", "#c8c8c8"
-_COLOURS = ("#3b78b5", "#d9722e", "#2f9467", "#b8448a", "#7a64b5", "#8a6d2f")  # then again, dashed
-_FEW_POINTS = 15  # each of them is marked
+_OTHERS = "#c8c8c8"
+_LONGEST_LABEL = 44
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,7 @@ def accuracy_curves(
     legend: the title of the legend.
     path: where to write; the ending (.png, .svg, .pdf) chooses the format.
     """
+    variants = dict(zip(labels(list(variants), _LONGEST_LABEL), variants.values(), strict=True))
     panels = {
         part: {label: line for label, runs in variants.items() if (line := _line(runs, part)) is not None}
         for part in PANELS
@@ -62,12 +62,10 @@ def accuracy_curves(
     all_axes = np.ravel(figure.subplots(1, len(panels), squeeze=False, sharey=True))
     for axes, (part, lines) in zip(all_axes, panels.items(), strict=True):
         _draw_panel(axes, lines, shown)
-        axes.set_title(PANELS[part], fontsize=9.5, color=_INK, loc="left")
-    all_axes[0].set_ylabel("accuracy in %", fontsize=9, color=_INK)
-    _add_legend(figure, all_axes[-1], len(variants) - len(shown), legend)
-    path = Path(path)
-    figure.savefig(path, dpi=150, facecolor="white")
-    return path
+        axes.set_title(PANELS[part], fontsize=9.5, color=INK, loc="left")
+    all_axes[0].set_ylabel("accuracy in %", fontsize=9, color=INK)
+    _add_legend(figure, all_axes, len(variants) - len(shown), legend)
+    return save(figure, Path(path))
 
 
 def _line(runs: Sequence[RunRecord], part: str) -> _Line | None:
@@ -103,7 +101,7 @@ def _draw_panel(axes: Axes, lines: Mapping[str, _Line], shown: Sequence[str]) ->
         if label not in lines:
             continue
         line = lines[label]
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = COLOURS[number % len(COLOURS)]
         if line.spread is not None:
             low, high = line.mean - line.spread, line.mean + line.spread
             axes.fill_between(line.rounds, low, high, color=colour, alpha=0.13, linewidth=0, zorder=2)
@@ -111,43 +109,40 @@ def _draw_panel(axes: Axes, lines: Mapping[str, _Line], shown: Sequence[str]) ->
             line.rounds,
             line.mean,
             color=colour,
-            linestyle="-" if number < len(_COLOURS) else (0, (3.5, 1.5)),
+            linestyle="-" if number < len(COLOURS) else (0, (3.5, 1.5)),
             linewidth=1.6,
-            marker="o" if len(line.rounds) <= _FEW_POINTS else None,
+            marker="o" if len(line.rounds) <= FEW_POINTS else None,
             markersize=3,
             label=label,
             zorder=3,
         )
-    axes.set_xlabel("round", fontsize=9, color=_INK)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, steps=[1, 2, 5, 10]))
-    axes.tick_params(length=0, labelsize=8, colors=_INK)
-    axes.grid(color=_GRID, linewidth=0.6, zorder=0)
-    axes.set_axisbelow(True)
-    axes.margins(x=0.02)
-    for side in axes.spines.values():
-        side.set_visible(False)
+    style_axes(axes)
+    over_rounds(axes)
 
 
-def _legend_width(labels: Sequence[str]) -> float:
+def _legend_width(texts: Sequence[str]) -> float:
     """Inches."""
-    return 0.7 + 0.075 * max(len(label) for label in labels)
+    return 0.7 + 0.075 * max(len(line) for text in texts for line in text.split("\n"))
 
 
-def _add_legend(figure: Figure, axes: Axes, others: int, title: str | None) -> None:
-    """Beside the panels, the line that ends highest (in the last panel) first."""
-    marks, labels = axes.get_legend_handles_labels()
-    ends = [float(np.asarray(mark.get_ydata())[-1]) for mark in marks if isinstance(mark, Line2D)]
-    order = sorted(range(len(marks)), key=lambda place: -ends[place])
+def _add_legend(figure: Figure, panels: Iterable[Axes], others: int, title: str | None) -> None:
+    """Beside the panels, the line that ends highest (in the last panel in which it is) first."""
+    marks: dict[str, Line2D] = {}
+    for axes in panels:
+        for mark, text in zip(*axes.get_legend_handles_labels(), strict=True):
+            assert isinstance(mark, Line2D)
+            marks[text] = mark
+    order = sorted(marks, key=lambda text: -float(np.asarray(marks[text].get_ydata())[-1]))
     heading = [title] if title else []
     heading += [f"({others} others: grey)"] if others else []
     figure.legend(
-        [marks[place] for place in order],
-        [labels[place] for place in order],
+        [marks[text] for text in order],
+        order,
         title="\n".join(heading) or None,
         loc="outside right center",
         frameon=False,
         fontsize=8,
         title_fontsize=8,
-        labelcolor=_INK,
+        labelcolor=INK,
         alignment="left",
     )

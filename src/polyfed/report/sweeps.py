@@ -8,11 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rich import box
-from rich.markup import escape
-from rich.table import Table
-
+from polyfed.report.fitting import FittedTable, Row
 from polyfed.report.tables import amount, percent
+from polyfed.runs.failures import failures_in_a_line
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import ReportedRound, mean_and_spread, sent_per_client
 
@@ -91,34 +89,42 @@ def with_spread(value: MeanAndSpread | None) -> str:
     return percent(mean) if spread is None else f"{percent(mean)} ± {percent(spread)}"
 
 
-def sweep_table(rows: Sequence[VariantResult]) -> Table:
+def sweep_table(rows: Sequence[VariantResult]) -> FittedTable:
     """The variants below each other, with one column for each key that varies."""
     spread = any(row.finished > 1 for row in rows)
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
+    keys = list(rows[0].values)
+    return FittedTable(
         title="accuracy in %, mean over clients"
         + (", mean ± standard deviation over seeds" if spread else ""),
+        names=keys or ["variant"],
+        headings=["seeds", "own", "all", "own,\nchosen", "all,\nchosen", "sent per\nclient", "seconds"],
+        rows=[Row([row.values[key] for key in keys] or [row.variant], _cells(row)) for row in rows],
         caption="own: a client's own test data, all: the whole test set; chosen: at the round best on validation",
-        caption_justify="left",
     )
-    # In a narrow terminal cells are wrapped: nothing is cut off.
-    for key in rows[0].values or ("variant",):
-        table.add_column(key, overflow="fold")
-    for name in ("seeds", "own", "all", "own,\nchosen", "all,\nchosen", "sent per\nclient", "seconds"):
-        table.add_column(name, justify="right", overflow="fold")
-    for row in rows:
-        table.add_row(
-            *map(escape, row.values.values() or (row.variant,)),
-            str(row.seeds) if row.finished == row.seeds else f"{row.finished} of {row.seeds}",
-            with_spread(row.last_own),
-            with_spread(row.last_whole),
-            with_spread(row.chosen_own),
-            with_spread(row.chosen_whole),
-            "–" if row.sent is None else amount(row.sent) if row.sent else "nothing",
-            "–" if row.seconds is None else f"{row.seconds:.1f}",
-        )
-    return table
+
+
+def _cells(row: VariantResult) -> list[str]:
+    return [
+        str(row.seeds) if row.finished == row.seeds else f"{row.finished} of {row.seeds}",
+        with_spread(row.last_own),
+        with_spread(row.last_whole),
+        with_spread(row.chosen_own),
+        with_spread(row.chosen_whole),
+        "–" if row.sent is None else amount(row.sent) if row.sent else "nothing",
+        "–" if row.seconds is None else f"{row.seconds:.1f}",
+    ]
+
+
+def failed_clients(runs: Mapping[str, Sequence[RunRecord]]) -> list[str]:
+    """Where clients failed in finished runs: a line for each variant, with the most frequent reason."""
+    lines = []
+    for variant, records in runs.items():
+        hurt = [record for record in records if record.summary["failures"]]
+        if hurt:
+            first = hurt[0]
+            words = failures_in_a_line(first.failed_steps, first.summary["clients"], first.path)
+            lines.append(f"{variant}: clients failed in {len(hurt)} of {len(records)} runs; {words}")
+    return lines
 
 
 @dataclass(frozen=True)

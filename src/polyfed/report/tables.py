@@ -1,4 +1,4 @@
-"""Tables for the terminal: one run, several compared, methods, models, data sets, and who holds what."""
+"""Tables for the terminal: one run, methods, models, data sets, and who holds what."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from polyfed.errors import ConfigError
 from polyfed.federation.message import Kind
 from polyfed.federation.method import Method, Need, registered
 from polyfed.learn import Training
-from polyfed.runs.history import RunRecord, local_run_for
-from polyfed.runs.metrics import sent_per_client
+from polyfed.runs.history import RunRecord
 
 MOST_CLIENTS = 50  # listed by `partition`; the others are only counted
 
@@ -34,41 +33,6 @@ def amount(size: float) -> str:
     raise AssertionError
 
 
-def compare_table(records: Sequence[RunRecord]) -> Table:
-    """One row per run: accuracy on a client's own test data and on the whole test set, gain, and cost."""
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        title="accuracy in % at the last round; own: a client's own test data, all: the whole test set",
-    )
-    table.add_column("run")
-    for name in ("own mean", "± spread", "worst", "all mean", "gain own", "gain all", "chosen own (round)"):
-        table.add_column(name, justify="right")
-    for name in ("sent per client", "seconds"):
-        table.add_column(name, justify="right")
-    for record in records:
-        summary = record.summary
-        last, chosen = summary["last"], summary["chosen"]
-        own, whole = last.get("own", {}), last.get("whole", {})
-        local = local_run_for(record, list(records))
-        gain = record.gain_over(local) if local is not None and local.path != record.path else {}
-        sent = sent_per_client(summary)
-        best = f"{percent(chosen.get('own', {}).get('mean'))} ({chosen['round']})" if chosen else "–"
-        table.add_row(
-            record.path.name,
-            percent(own.get("mean")),
-            percent(own.get("spread")),
-            percent(own.get("worst")),
-            percent(whole.get("mean")),
-            signed(gain.get("own")),
-            signed(gain.get("whole")),
-            best,
-            amount(sent) if sent else "nothing",
-            f"{summary['seconds']:.1f}",
-        )
-    return table
-
-
 def signed(share: float | None) -> str:
     return "" if share is None else f"{100 * share:+.1f}"
 
@@ -80,12 +44,13 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
         title_justify="left",
-        title=f"{summary['name']}: {summary['method']}, {summary['clients']} clients",
+        title=escape(f"{summary['name']}: {summary['method']}, {summary['clients']} clients"),
     )
-    table.add_column("accuracy in %")
-    table.add_column(f"last round ({summary['rounds']})", justify="right")
+    # In a narrow terminal the words are folded, the numbers never.
+    table.add_column("accuracy in %", overflow="fold")
+    table.add_column(f"last round\n({summary['rounds']})", justify="right", no_wrap=True)
     if chosen:
-        table.add_column(f"chosen on validation ({chosen['round']})", justify="right")
+        table.add_column(f"chosen on\nvalidation ({chosen['round']})", justify="right", no_wrap=True)
     rounds = [summary["last"], *([chosen] if chosen else [])]
     for title, *accuracies in _accuracies(rounds):
         table.add_row(title, *map(percent, accuracies))
@@ -94,16 +59,16 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
         table.add_row("WLP (worst client)", *(percent(each["wlp"]) for each in rounds))
         table.add_row("FM (variance, ×10⁻³)", *(f"{1000 * each['fm']:.2f}" for each in rounds))
     for title, accuracies in _stages(record, rounds):
-        table.add_row(title, *(percent(accuracy) for accuracy in accuracies))
+        table.add_row(escape(title), *(percent(accuracy) for accuracy in accuracies))
     if local is not None:
         for part, gain in record.gain_over(local).items():
-            table.add_row(f"gain over {local.path.name}, {part}", signed(gain))
+            table.add_row(escape(f"gain over {local.path.resolve().name}, {part}"), signed(gain))
     for name, scores in summary["last"]["architectures"].items():
         shown = " / ".join(percent(scores[part]) for part in ("own", "whole") if part in scores)
-        table.add_row(f"{name} (own / whole)", shown or "–")
+        table.add_row(escape(f"{name} (own / whole)"), shown or "–")
     for direction in ("up", "down"):
         sizes = summary["bytes"][direction]
-        shown = ", ".join(f"{kind} {amount(size)}" for kind, size in sizes.items())
+        shown = "\n".join(f"{kind} {amount(size)}" for kind, size in sizes.items())
         table.add_row(f"bytes {direction}", shown or "nothing")
     if summary["failures"]:
         table.add_row("failed client steps", str(summary["failures"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ from torch import nn
 from polyfed import learn
 from polyfed import models as known_models
 from polyfed.engines import AUTO, make_engine
-from polyfed.errors import CheckpointError, ConfigError
+from polyfed.errors import CheckpointError, ClientFailure, ConfigError
 from polyfed.federation.message import METADATA_KEY
 from polyfed.federation.roster import Names
 from polyfed.runs.architectures import ModelMaker
-from polyfed.runs.checkpoint import RunDirectory, read_manifest
+from polyfed.runs.checkpoint import RunDirectory, read_lines, read_manifest
 from polyfed.runs.config import RunConfig, read_config
-from polyfed.runs.folders import RUNS_FOLDER, unused_folder
+from polyfed.runs.failures import failed_steps, failures_in_a_line
+from polyfed.runs.folders import RUNS_FOLDER, delete_run, unused_folder
 from polyfed.runs.rounds import Listener, Run
 from polyfed.runs.setup import Simulation
 
@@ -42,6 +44,7 @@ def prepare(
     workers: int | None = None,
     engine: str = AUTO,
     overrides: Sequence[str] = (),
+    overwrite: bool = False,
     **settings: Any,
 ) -> SimulatedRun:
     """A run that is ready to `go()`: see `run`."""
@@ -52,7 +55,7 @@ def prepare(
         checked = read_config(source, overrides)
     else:
         checked = read_config({**(source or {}), **settings}, overrides)
-    return prepare_checked(checked, out, workers, engine, data=data, models=models)
+    return prepare_checked(checked, out, workers, engine, data=data, models=models, overwrite=overwrite)
 
 
 def prepare_checked(
@@ -63,11 +66,16 @@ def prepare_checked(
     *,
     data: Any = None,
     models: Models | None = None,
+    overwrite: bool = False,
 ) -> SimulatedRun:
     """A run of a config that was checked before, ready to `go()`."""
     federation = Simulation(config, data, _named(models))
-    path = Path(out) if out is not None else unused_folder(RUNS_FOLDER / config.name)
     ready = make_engine(engine, workers, config.timeout)
+    path = Path(out) if out is not None else RUNS_FOLDER / config.name
+    if overwrite:
+        delete_run(path)  # only now: a mistake in the new run costs nothing of the old one
+    elif out is None:
+        path = unused_folder(path)
     return SimulatedRun(federation, ready, RunDirectory(path, new=True))
 
 
@@ -80,6 +88,7 @@ def run(
     workers: int | None = None,
     engine: str = AUTO,
     listener: Listener | None = None,
+    overwrite: bool = False,
     **settings: Any,
 ) -> SimulatedRun:
     """Run a federation and give it back finished.
@@ -95,8 +104,18 @@ def run(
     out: the run directory; `polyfed-runs/NAME` by default.
     workers: processes; one per core by default, 1 for none but this one.
     engine: `inline` (this process alone), `pool` (worker processes), or `auto`. The result is the same.
+    overwrite: delete the run that is in the run directory, if there is one; anything else there is refused.
     """
-    ready = prepare(config, data=data, models=models, out=out, workers=workers, engine=engine, **settings)
+    ready = prepare(
+        config,
+        data=data,
+        models=models,
+        out=out,
+        workers=workers,
+        engine=engine,
+        overwrite=overwrite,
+        **settings,
+    )
     return _finish(ready, listener)
 
 
@@ -199,4 +218,8 @@ def _finish(run: SimulatedRun, listener: Listener | None) -> SimulatedRun:
         run.go(listener)
     finally:
         run.close()
+    failed = failed_steps(read_lines(run.path / "history.jsonl"))
+    if failed:
+        words = failures_in_a_line(failed, len(run.federation.roster), run.path)
+        warnings.warn(words, ClientFailure, stacklevel=3)  # where `run` or `resume` was called
     return run

@@ -4,7 +4,7 @@
     history.jsonl     one line per evaluation, failures         ledger.jsonl    bytes, one line per round
     states/           clients', server's and shelf's states     states.jsonl    which file is whose
     models/           every final model, plain safetensors      summary.json    the result
-    failures.log      tracebacks of steps that failed, if any
+    failures.log      tracebacks of steps that failed, if any   curves.png      a figure, if the command line ran it
     scratch/          states that do not fit in memory, messages between processes: of no value afterwards
 
 New files are written first; then the manifest is replaced in one rename. It says how long each log was and which
@@ -86,9 +86,7 @@ class RunDirectory:
         self.path = path
         if new:
             if path.exists() and any(path.iterdir()):
-                raise CheckpointError(
-                    f"{path} is not empty: choose another --out, or `polyfed resume {path}`"
-                )
+                raise CheckpointError(_taken(path))
             for part in ("states", "models"):
                 (path / part).mkdir(parents=True, exist_ok=True)
         else:
@@ -225,6 +223,15 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"{path} was written by another version of polyfed (format {manifest['format']})"
         )
     return dict(manifest)
+
+
+def _taken(path: Path) -> str:
+    """What to do where a new run finds something in its folder."""
+    if (path / "manifest.json").exists():
+        return (
+            f"{path} holds a run: choose another --out, `polyfed resume {path}`, or delete it by --overwrite"
+        )
+    return f"{path} is not empty: choose another --out"
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -30,6 +30,15 @@ MADE_BEFORE_A_CHECKPOINT = MADE_FIRST | {
     "manifest.json.tmp",
 }
 
+MADE_BY_A_RUN = MADE_BEFORE_A_CHECKPOINT | {
+    "manifest.json",
+    "summary.json",
+    "summary.json.tmp",
+    "failures.log",
+    "curves.png",
+    "curves.png.tmp",
+}
+
 
 def unused_folder(path: Path) -> Path:
     """This folder if it is empty or not there, else the first of `NAME-2`, `NAME-3` … that is."""
@@ -68,6 +77,38 @@ def clear(path: Path) -> None:
                 shutil.rmtree(part)
             else:
                 part.unlink()
+
+
+def delete_run(path: Path) -> None:
+    """Delete what a run has written into a folder. Where there is anything else, or a process at work, nothing is."""
+    if _is_unused(path):
+        return
+    if not (path / "manifest.json").exists():
+        clear(path)
+        return
+    read_manifest(path)
+    with disk.lock(path):
+        strange = [part for part in sorted(path.rglob("*")) if not _is_of_a_run(part.relative_to(path), part)]
+        if strange:
+            raise ConfigError(
+                f"{strange[0]} is no part of a run, and would be deleted too: choose another --out"
+            )
+        # The manifest and the lock go last: should this process be killed here, it is still known to be a run.
+        for part in sorted(path.iterdir(), key=lambda part: part.name in ("manifest.json", disk.LOCK)):
+            if part.is_dir():
+                shutil.rmtree(part)
+            else:
+                part.unlink()
+
+
+def _is_of_a_run(name: Path, part: Path) -> bool:
+    """Whether a run writes a file or folder of this name: only what is known to be ours may be deleted."""
+    if part.is_symlink():
+        return False
+    folder, *inside = name.parts
+    if inside:
+        return folder == "scratch" or (folder in MADE_FIRST and name.suffix in (".safetensors", ".json"))
+    return folder in MADE_BY_A_RUN
 
 
 def _is_unused(path: Path) -> bool:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from polyfed.disk import digest, read_yaml
-from polyfed.errors import CheckpointError
+from polyfed.disk import read_yaml
+from polyfed.errors import CheckpointError, UserError
 from polyfed.federation.ledger import Entry, entries
 from polyfed.runs.checkpoint import read_lines, read_manifest
+from polyfed.runs.failures import FailedStep, failed_steps, failure_lines
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ class RunRecord:
     def finished(self) -> bool:
         return (self.path / "summary.json").exists()
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a finished run of every client alone: what gains are measured against."""
+        return self.finished and bool(self.config["method"]["name"] == "local")
+
     @cached_property
     def summary(self) -> dict[str, Any]:
         if not self.finished:
@@ -59,15 +66,37 @@ class RunRecord:
         first = next(read_lines(self.path / "history.jsonl"), {})
         return first if first.get("round") == 0 else {}
 
+    @cached_property
+    def failed_steps(self) -> list[FailedStep]:
+        """What failed on which clients and why, the most frequent first."""
+        return failed_steps(read_lines(self.path / "history.jsonl"))
+
+    @property
+    def failure_lines(self) -> list[str]:
+        """The failures of a finished run in words; none if nothing failed."""
+        if not self.summary["failures"]:
+            return []
+        return failure_lines(self.failed_steps, self.summary["clients"], self.path)
+
     @property
     def ledger(self) -> list[Entry]:
         return [entry for line in read_lines(self.path / "ledger.jsonl") for entry in entries(line)]
 
-    @cached_property
-    def federation(self) -> str:
-        """Equal for runs over the same clients, data, models and seed: those whose results can be compared."""
-        parts = [self.config[key] for key in ("data", "models", "seed")] + [self.manifest["data"]]
-        return digest(json.dumps(parts, sort_keys=True).encode())
+    @property
+    def _federation(self) -> dict[str, Any]:
+        """Equal for runs over the same clients, data, models and seed."""
+        return {
+            "other data": [self.config["data"], self.manifest["data"]],
+            "other models": self.config["models"],
+            "another seed": self.config["seed"],
+        }
+
+    def differences(self, other: RunRecord) -> list[str]:
+        """Why another run's result cannot be subtracted from this one's, in words; nothing if it can."""
+        theirs = other._federation
+        found = [words for words, part in self._federation.items() if part != theirs[words]]
+        mine, length = self.summary["rounds"], other.summary["rounds"]
+        return found if mine == length else [*found, f"{length} rounds instead of {mine}"]
 
     def gain_over(self, local: RunRecord) -> dict[str, float]:
         """By how much this run's last round is above another's, on own and whole test data (mean over clients)."""
@@ -79,26 +108,19 @@ class RunRecord:
         }
 
 
-def local_run_for(record: RunRecord, among: list[RunRecord]) -> RunRecord | None:
-    """A finished `local` run of the same federation, to measure gain against."""
-    for other in among:
-        if (
-            other.finished
-            and other.config["method"]["name"] == "local"
-            and other.federation == record.federation
-        ):
-            return other
-    return None
+def local_run_for(record: RunRecord, among: Iterable[RunRecord]) -> RunRecord | None:
+    """A finished `local` run of the same federation and as many rounds, to measure gain against."""
+    return next((other for other in among if other.is_local and not record.differences(other)), None)
 
 
 def siblings(path: Path) -> list[RunRecord]:
-    """The finished runs beside this one."""
+    """The finished runs beside this one. One that was edited or damaged is no affair of this one: it is left out."""
     found = []
     for manifest in sorted(path.resolve().parent.glob("*/manifest.json")):
         try:
             record = RunRecord(manifest.parent)
-        except CheckpointError:
+            if record.finished and record.config and record.summary:
+                found.append(record)
+        except UserError:
             continue
-        if record.finished:
-            found.append(record)
     return found

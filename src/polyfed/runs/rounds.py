@@ -24,6 +24,7 @@ from polyfed.federation.wire import Wire
 from polyfed.runs import evaluation, metrics
 from polyfed.runs.checkpoint import RunDirectory, disk_trouble
 from polyfed.runs.evaluation import Evaluation, EvaluationSteps
+from polyfed.runs.failures import FAILURES_LOG
 from polyfed.runs.federation import Federation, cohorts_of, scored_clients
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,6 @@ logger = logging.getLogger(__name__)
 Listener = Callable[["Run"], None]
 
 LOST_WORKERS_ALLOWED = 100  # without a round more than ever before
-FAILURES_LOG = "failures.log"
 SAVING_SHARE = 20  # a checkpoint comes after so many times what the last one took, if that is later
 
 

@@ -1,0 +1,133 @@
+"""Several runs beside each other: one table, and in words what was left out, what cannot be subtracted, what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from polyfed.errors import CheckpointError
+from polyfed.report.fitting import FittedTable, Row
+from polyfed.report.tables import amount, percent, signed
+from polyfed.runs.history import RunRecord, local_run_for
+from polyfed.runs.metrics import sent_per_client
+
+GAIN_RULE = "a gain is over a local run of the same data, models, seed and number of rounds"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Finished runs by names that tell them apart, and those that have not finished.
+
+    Make it by `compare_runs`.
+    """
+
+    runs: Mapping[str, RunRecord]
+    unfinished: Mapping[str, RunRecord]
+
+    @cached_property
+    def lengths(self) -> set[int]:
+        """The numbers of rounds that there are."""
+        return {record.summary["rounds"] for record in self.runs.values()}
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is any accuracy to show."""
+        return any({"own", "whole"} & record.summary["last"].keys() for record in self.runs.values())
+
+    def table(self) -> FittedTable:
+        """One row per run: accuracy on a client's own test data and on the whole test set, gain, and cost."""
+        headings = ["rounds"] if len(self.lengths) > 1 else []
+        headings += ["own\nmean", "own\nworst", "own\nspread", "all\nmean", "gain\nown", "gain\nall"]
+        headings += ["sent per\nclient", "own, chosen\n(round)", "seconds"]
+        return FittedTable(
+            title="accuracy in % at the last round; own: a client's own test data, all: the whole test set",
+            names=["run"],
+            headings=headings,
+            rows=[Row([name], self._cells(record)) for name, record in self.runs.items()],
+        )
+
+    def _cells(self, record: RunRecord) -> list[str]:
+        summary = record.summary
+        last, chosen = summary["last"], summary["chosen"]
+        own, whole = last.get("own", {}), last.get("whole", {})
+        local = local_run_for(record, self.runs.values())
+        gain = record.gain_over(local) if local is not None and local is not record else {}
+        sent = sent_per_client(summary)
+        return [
+            *([str(summary["rounds"])] if len(self.lengths) > 1 else []),
+            percent(own.get("mean")),
+            percent(own.get("worst")),
+            percent(own.get("spread")),
+            percent(whole.get("mean")),
+            signed(gain.get("own")),
+            signed(gain.get("whole")),
+            amount(sent) if sent else "nothing",
+            f"{percent(chosen.get('own', {}).get('mean'))} ({chosen['round']})" if chosen else "–",
+            f"{summary['seconds']:.1f}",
+        ]
+
+    def notes(self) -> list[str]:
+        """What a reader must know beside the table, a line each."""
+        return [*self._left_out(), *self._unequal(), *self._without_gain(), *self._failed()]
+
+    def _left_out(self) -> list[str]:
+        return [
+            f"left out: {name} has not finished; `polyfed resume {record.path}` goes on from round"
+            f" {record.manifest['round']}"
+            for name, record in self.unfinished.items()
+        ]
+
+    def _unequal(self) -> list[str]:
+        if len(self.lengths) == 1:
+            return []
+        return [
+            "the runs have different numbers of rounds: each accuracy is that of the run's own last round"
+        ]
+
+    def _without_gain(self) -> list[str]:
+        """Why some runs have no gain, where that is not plain: runs with one reason in one line."""
+        alone = {name: record for name, record in self.runs.items() if record.is_local}
+        if not alone:
+            return [f"no gain is shown: {GAIN_RULE}"] if len(self.runs) > 1 else []
+        reasons: dict[str, list[str]] = {}
+        for name, record in self.runs.items():
+            if name not in alone and local_run_for(record, alone.values()) is None:
+                differences = {local: record.differences(other) for local, other in alone.items()}
+                nearest = min(differences, key=lambda local: len(differences[local]))
+                reason = f"{nearest} has {' and '.join(differences[nearest])}"
+                reasons.setdefault(reason, []).append(name)
+        lines = [f"no gain for {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+        return [*lines[:-1], f"{lines[-1]} ({GAIN_RULE})"] if lines else []
+
+    def _failed(self) -> list[str]:
+        return [f"{name}: {line}" for name, record in self.runs.items() for line in record.failure_lines]
+
+
+def compare_runs(paths: Iterable[Path]) -> Comparison:
+    """What these run directories hold, side by side. At least one of them must have finished."""
+    records = {path.resolve(): RunRecord(path) for path in paths}
+    named = dict(zip(_told_apart(list(records)), records.values(), strict=True))
+    finished = {name: record for name, record in named.items() if record.finished}
+    if not finished:
+        first = next(iter(records.values()))
+        what = "none of these runs has finished" if len(records) > 1 else f"{first.path} has not finished"
+        raise CheckpointError(
+            f"{what}: `polyfed resume {first.path}` goes on from round {first.manifest['round']}"
+        )
+    return Comparison(finished, {name: record for name, record in named.items() if not record.finished})
+
+
+def _told_apart(paths: list[Path]) -> list[str]:
+    """The names of folders; where two are the same, with as many of the folders above as it takes."""
+    names = [path.name for path in paths]
+    for depth in range(2, max((len(path.parts) for path in paths), default=0) + 1):
+        alike = {name for name in names if names.count(name) > 1}
+        if not alike:
+            break
+        names = [
+            "/".join(path.parts[-depth:]) if name in alike else name
+            for path, name in zip(paths, names, strict=True)
+        ]
+    return names
