@@ -12,6 +12,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from polyfed.report.drawing import plain
+
 _MOST_CLIENTS = 100
 _MOST_X_TICKS = 25
 _MOST_Y_TICKS = 40
@@ -54,7 +56,7 @@ def bubble_chart(
     axes.set_ylim(-0.5, classes - 0.5)
     x_ticks, y_ticks = _ticks(clients, _MOST_X_TICKS), _ticks(classes, _MOST_Y_TICKS)
     axes.set_xticks(x_ticks)
-    axes.set_yticks(y_ticks, [_short(class_names[tick]) for tick in y_ticks])
+    axes.set_yticks(y_ticks, [plain(_short(class_names[tick])) for tick in y_ticks])
     axes.tick_params(length=0, labelsize=8 if max(len(x_ticks), len(y_ticks)) <= 30 else 7, colors=_INK)
     axes.grid(color=_GRID, linewidth=0.6, zorder=0)
     for side in axes.spines.values():
@@ -64,7 +66,7 @@ def bubble_chart(
     axes.set_ylabel("class", fontsize=9, color=_INK)
     if title:
         figure.suptitle(
-            title, x=left / width, y=1 - 0.12 / height, ha="left", va="top", fontsize=10, color=_INK
+            plain(title), x=left / width, y=1 - 0.12 / height, ha="left", va="top", fontsize=10, color=_INK
         )
     _size_key(figure, largest, widest, ((left + wide + 0.12) / width, (bottom + high) / height))
 
