@@ -34,11 +34,11 @@ coverage: $(VENV)/dev
 bench: $(VENV)/dev
 	$(BIN)/python -m benchmarks
 
-# docs/demo.png, from a demo of its own.
+# docs/demo.png, the picture of a demo of its own.
 picture: $(VENV)/core
 	rm -rf polyfed-runs/picture
 	$(BIN)/polyfed demo --out polyfed-runs/picture
-	$(BIN)/python docs/demo_picture.py polyfed-runs/picture/demo
+	cp polyfed-runs/picture/demo/demo.png docs/demo.png
 
 format: $(VENV)/dev
 	$(BIN)/ruff format .

@@ -23,8 +23,10 @@ from polyfed import (
     reads_only,
     stacks,
 )
+from polyfed.errors import UserError
 from polyfed.federation.method import registered
 from polyfed.methods import FedAvg, local_training
+from polyfed.methods.fedprox import FedProx
 from polyfed.testing import ContractError, check_method, result_of
 
 
@@ -211,6 +213,37 @@ class Boastful(_Round):
 def test_a_method_that_breaks_the_contract_is_caught(method: type[Method], complaint: str) -> None:
     with pytest.raises(ContractError, match=complaint):
         check_method(method)
+
+
+class Nameless(Method):
+    def round(self, t: int, fleet: Fleet, server: Server) -> None: ...
+
+
+class Roundless(Method):
+    name = "roundless"
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "said"),
+    [
+        (FedProx, {"mue": 1}, "method.mue: unknown key, did you mean 'mu'?"),
+        (FedProx, {"mu": "much"}, "method.mu: input should be a valid number"),
+        (Idle, {"typo": 1}, f"method.typo: unknown key, {Idle.name} has no settings of its own"),
+        (Idle, {"config": {"roundz": 1}}, "roundz: unknown key, did you mean 'rounds'?"),
+        (Idle, {"config": {"data": "digits"}}, "data: "),
+        (FedAvg(FedAvg.Settings(), learn.Training()), {}, "pass FedAvg, not an object of it"),
+        ("fedavg", {}, "check_method takes the class of a method: 'fedavg' is none"),
+        (dict, {}, "check_method takes the class of a method: <class 'dict'> is none"),
+        (None, {}, "check_method takes the class of a method: None is none"),
+        (Nameless, {}, 'Nameless has no name: write name = "nameless" in it'),
+        (Roundless, {}, "Roundless has no round: write round(self, t, fleet, server)"),
+    ],
+)
+def test_what_cannot_be_tried_is_told_in_one_line(method: Any, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        check_method(method, **settings)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def _careless_together(

@@ -23,7 +23,7 @@ from torch import Tensor
 from polyfed import learn
 from polyfed.disk import digest
 from polyfed.engines import Host, Inline, Pool
-from polyfed.errors import UserError
+from polyfed.errors import MethodError, UserError
 from polyfed.federation.engine import Engine
 from polyfed.federation.message import decode, encode
 from polyfed.federation.method import Method, Need, Step
@@ -31,7 +31,7 @@ from polyfed.federation.nodes import Client
 from polyfed.federation.shelf import OWNER
 from polyfed.learn import Training
 from polyfed.runs.checkpoint import RunDirectory, read_lines, read_states
-from polyfed.runs.config import RunConfig, read_config
+from polyfed.runs.config import RunConfig, read_config, settings_of
 from polyfed.runs.rounds import Run
 from polyfed.runs.setup import Simulation
 
@@ -57,7 +57,10 @@ def check_method(method: type[Method], *, config: Mapping[str, Any] | None = Non
     - it learns more than chance.
 
     settings: the method's own. config: changes to the small federation on which it is tried.
+
+    What cannot be tried at all, such as settings that the method does not have, is a `UserError`.
     """
+    _check_class(method)
     with tempfile.TemporaryDirectory() as folder:
         trial = Trial(method, settings, config or {}, Path(folder))
         reference = trial.run("inline", Inline())
@@ -79,7 +82,8 @@ class Trial:
     ) -> None:
         self.method = method
         self.folder = folder
-        needs = method(method.Settings(**settings), read_config({}).training).needs
+        self.settings = settings_of(method, settings)
+        needs = method(self.settings, read_config({}).training).needs
         mixed = Need.COMMON_ARCHITECTURE not in needs
         content: dict[str, Any] = {
             "rounds": 3,
@@ -96,15 +100,15 @@ class Trial:
         if Need.SERVER_MODEL in needs:
             content["models"]["server"] = "cnn-small"
         for key, value in config.items():
-            content[key] = {**content[key], **value} if isinstance(content.get(key), dict) else value
+            both = isinstance(content.get(key), dict) and isinstance(value, Mapping)
+            content[key] = {**content[key], **value} if both else value
         self.config = read_config({**content, "method": "local"})
-        self.settings = settings
 
     def federation(self, method: type[Method] | None = None, config: RunConfig | None = None) -> Simulation:
         """The federation, with the method or a variant of it, whether it is registered or not."""
         kind = method or self.method
         chosen = config or self.config
-        return Simulation(chosen, method=kind(kind.Settings(**self.settings), chosen.training))
+        return Simulation(chosen, method=kind(self.settings, chosen.training))
 
     def make(
         self,
@@ -155,7 +159,7 @@ class Trial:
 
     def declares(self) -> None:
         """Without its declarations the method cannot send: so nothing travels beside them."""
-        if not self.method(self.method.Settings(**self.settings), self.config.training).sends:
+        if not self.method(self.settings, self.config.training).sends:
             return
         silent = type("Silent", (self.method,), {"sends": {}})
         try:
@@ -233,6 +237,19 @@ class Trial:
         host.restore(run.client_files())
         run.close()
         return host
+
+
+def _check_class(method: Any) -> None:
+    """Refuse what is not the class of a method, or is not whole."""
+    if isinstance(method, Method):
+        kind = type(method).__name__
+        raise MethodError(f"check_method takes the class of a method: pass {kind}, not an object of it")
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        raise MethodError(f"check_method takes the class of a method: {method!r:.80} is none")
+    if not isinstance(getattr(method, "name", None), str):
+        raise MethodError(f'{method.__name__} has no name: write name = "{method.__name__.lower()}" in it')
+    if method.round is Method.round:
+        raise MethodError(f"{method.__name__} has no round: write round(self, t, fleet, server)")
 
 
 def failures_of(path: Path) -> list[dict[str, Any]]:

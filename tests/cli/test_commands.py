@@ -16,6 +16,7 @@ import pytest
 import torch
 import typer
 import yaml
+from PIL import Image
 from tests.conftest import Command
 from tests.engines.test_tracebacks import Buggy, place
 
@@ -24,6 +25,8 @@ from polyfed.cli import commands, demonstrating
 from polyfed.cli.examples import yaml_text
 from polyfed.engines import AUTO, ENGINES
 from polyfed.experiments.reproduce import DEFAULT_OUT, DEFAULT_SCALE
+from polyfed.report.tables import percent, sent_words, signed
+from polyfed.runs.config import read_config
 from polyfed.runs.history import RunRecord
 from polyfed.testing import result_of
 
@@ -302,6 +305,24 @@ def test_a_sweep_ends_with_a_table_and_its_exit_code_tells_of_failures(
     assert Path("polyfed-runs/run-sweep/training.lr=0.1/seed-1/summary.json").exists()
 
 
+def test_metrics_and_stages_are_printed_of_a_run_of_runs_and_of_a_sweep(
+    command: Command, run_file: Path
+) -> None:
+    metrics = ("--set", "evaluate.metrics=[auc, confusion]", "--workers", 1)
+    said = command("run", run_file, *metrics, "--out", "one")
+    for shown in (
+        "AUC, own test data (mean / worst)",
+        "trained, own test data",
+        "confusion matrix, own test data",
+    ):
+        assert shown in said.out
+    for words in (("compare", "one"), ("sweep", run_file, *metrics)):
+        said = command(*words)
+        assert said.code == 0
+        assert "AUC, whole test set" in said.out
+        assert "trained, own test data" in said.out
+
+
 def test_unfinished_runs_are_not_compared(command: Command, make_run: Any) -> None:
     run = make_run("local")
     run.go(lambda now: now.stop())
@@ -473,17 +494,54 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(
     assert result_of(tmp_path / "long") == result_of(tmp_path / "whole")
 
 
-def test_the_demo_ends_with_a_table_and_where_everything_is(command: Command, monkeypatch: Any) -> None:
-    text = yaml_text("demo.yaml").replace("rounds: ", "rounds: 1 # ").replace("epochs: ", "epochs: 1 # ")
+@pytest.fixture
+def short_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A demo of one round on a few digits."""
+    text = (
+        yaml_text("demo.yaml")
+        .replace("rounds: 10", "rounds: 1")
+        .replace("  clients", "  limit: 300\n  clients")
+    )
     monkeypatch.setattr(
         demonstrating, "yaml_text", lambda _name: re.sub(r"training: .*", "training: {batch: 16}", text)
     )
+
+
+@pytest.mark.usefixtures("short_demo")
+def test_the_demo_ends_with_a_table_how_to_read_it_and_a_picture(command: Command, tmp_path: Path) -> None:
     said = command("demo", "--workers", 1)
-    assert said.code == 0
-    assert all(name in said.out for name in ("local", "aggregated", "fedavg", "fedmd", "dsfl", "pooled"))
-    assert "Everything is in polyfed-runs/demo" in said.out
-    again = command("demo", "--workers", 1)
-    assert "Everything is in polyfed-runs/demo-2" in again.out
+    assert said.code == 0, said.err
+    folder = tmp_path / "polyfed-runs" / "demo"
+    table, words = said.out.split("How to read it: ")
+    rows = {line.split()[0]: line for line in table.splitlines()[-10:] if line.split()}
+    accuracy = {}
+    for name in demonstrating.METHODS:
+        accuracy[name] = RunRecord(folder / name).summary["last"]["whole"]["mean"]
+        assert percent(accuracy[name]) in rows[name]
+    assert all(f" {percent(accuracy[name])} %" in words for name in ("local", "pooled"))
+    for name in ("fedavg", "fedmd", "dsfl"):
+        (line,) = (line for line in words.splitlines() if line.split()[0] == name)
+        assert f" {signed(accuracy[name] - accuracy['local'])} " in line
+        assert sent_words(RunRecord(folder / name).summary) in line
+    with Image.open(folder / "demo.png") as picture:
+        assert picture.size[0] > 1000
+    assert "The picture is polyfed-runs/demo/demo.png" in words
+
+
+@pytest.mark.usefixtures("short_demo")
+def test_a_second_demo_has_a_folder_of_its_own_and_its_run_file_runs_as_it_is(
+    command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "[dim]" / "demo").mkdir(parents=True)
+    (tmp_path / "[dim]" / "demo" / "kept.txt").touch()
+    assert "The picture is [dim]/demo-2/demo.png" in command("demo", "--out", "[dim]", "--workers", 1).out
+    assert command("run", "[dim]/demo-2/demo.yaml", "--out", "mine", "--workers", 1).code == 0
+
+
+def test_the_demo_has_no_public_labels_so_that_nobody_can_just_train_on_them() -> None:
+    config = read_config(yaml.safe_load(yaml_text("demo.yaml")))
+    assert config.data.public.labels == "none"
+    assert "aggregated" not in demonstrating.METHODS
 
 
 def test_a_users_csv_runs(command: Command, tmp_path: Path) -> None:

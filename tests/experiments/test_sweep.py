@@ -23,11 +23,13 @@ from tests.conftest import Command, round_of
 from tests.engines.test_tracebacks import Buggy
 
 import polyfed
+from polyfed import Client, Fields, Fleet, Server, client_step
 from polyfed.data import Dirichlet
 from polyfed.data.partition import Iid
 from polyfed.errors import ClientFailure, ConfigError, MethodError
 from polyfed.experiments.sweep import plan_sweep, read_sets, split_values
-from polyfed.federation import method
+from polyfed.federation import method as methods
+from polyfed.methods import Local
 from polyfed.report.curves import accuracy_curves
 from polyfed.report.sweeps import with_spread
 from polyfed.runs.config import read_config
@@ -192,6 +194,68 @@ def test_the_table_shows_mean_and_spread(done: polyfed.SweepResult) -> None:
     assert with_spread(None) == "–"
 
 
+class Staged(Local):
+    """Local training that is looked at in the middle of a round, and a server that does nothing."""
+
+    name = "staged"
+
+    @client_step
+    def tell(self, me: Client) -> Fields:
+        me.measure("after-sharing")
+        me.measure("at.home", whole=False)
+        return {}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        super().round(t, fleet, server)
+        fleet.ask(self.tell, fleet.sample())
+        server.measure("fused", server.shared_weights())
+
+
+def test_stages_of_ones_own_and_metrics_are_in_the_results_and_in_a_table(
+    tmp_path: Path, small: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(methods._registered, "staged", Staged)
+    content = {**small, "rounds": 2, "evaluate": {"metrics": ["macro-f1"]}}
+    done = polyfed.sweep(content, {"method": ["local", "staged"]}, out=tmp_path / "out", workers=1)
+    (run,) = done.runs["method=staged"]
+    with (done.path / "results.csv").open() as file:
+        local, staged = csv.DictReader(file)
+    for when, ending in (("last", ""), ("chosen", "_chosen")):
+        at = run.summary[when]
+        stages = at["stages"]
+        assert float(staged[f"stages.after-sharing.own{ending}"]) == stages["after-sharing"]["own"]["mean"]
+        assert (
+            float(staged[f"stages.after-sharing.whole{ending}"]) == stages["after-sharing"]["whole"]["mean"]
+        )
+        assert float(staged[f"stages.at.home.own{ending}"]) == stages["at.home"]["own"]["mean"]
+        assert float(staged[f"server.fused{ending}"]) == at["server"]["fused"]
+        assert float(staged[f"metrics.own.macro-f1{ending}"]) == at["metrics"]["own"]["macro-f1"]["mean"]
+        fused = at["server_metrics"]["fused"]["macro-f1"]
+        assert float(staged[f"server_metrics.fused.macro-f1{ending}"]) == fused
+    assert "stages.at.home.whole" not in staged
+    assert local["server.fused"] == ""
+    assert local["metrics.whole.macro-f1"]
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(done.further_table())
+    text = console.export_text()
+    for title in (
+        "after-sharing, own test data",
+        "after-sharing, whole test set",
+        "at.home, own test data",
+        "fused (server), whole test set",
+        "macro-F1, own test data",
+        "fused (server), macro-F1",
+    ):
+        assert title in text
+
+
+def test_where_nothing_else_was_measured_there_is_no_second_table(
+    tmp_path: Path, small: dict[str, Any]
+) -> None:
+    done = polyfed.sweep({**small, "rounds": 1}, {"method": ["local"]}, out=tmp_path / "out", workers=1)
+    assert done.further_table() is None
+
+
 @pytest.mark.parametrize("width", [60, 80])
 def test_in_a_narrow_terminal_nothing_of_the_table_is_cut(done: polyfed.SweepResult, width: int) -> None:
     console = Console(width=width, record=True, file=io.StringIO())
@@ -210,7 +274,7 @@ def test_in_a_narrow_terminal_nothing_of_the_table_is_cut(done: polyfed.SweepRes
 def test_clients_that_failed_in_a_sweep_are_told_for_each_variant(
     tmp_path: Path, small: dict[str, Any], monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
-    monkeypatch.setitem(method._registered, Buggy.name, Buggy)
+    monkeypatch.setitem(methods._registered, Buggy.name, Buggy)
     small["rounds"] = 1
     sets = {"method": ["local", "buggy"]}
     words = "method=buggy: clients failed in 2 of 2 runs; 1 of 4 clients (client-1) failed in step 'train'"

@@ -234,6 +234,13 @@ def test_a_declaration_says_the_kind() -> None:
     [
         {},
         {"measured": {"after training": {"own": [3, 4], "whole": [0, 0], "validation": (1, 1)}}},
+        {
+            "measured": {
+                "stage": {"own": [3, 4], "metrics": {"own": {"auc": 0.5, "confusion": [[3, 1], [0, 0]]}}}
+            }
+        },
+        {"measured": {"stage": {"own": [3, 4], "metrics": {"own": {"macro-f1": 1}}}}},
+        {"measured": {"stage": {"metrics": {}}}},
         {"noted": {"loss": 0.5, "mutual-kl": float("nan"), "steps": 3}},
         {"measured": {"stage": {}}, "noted": {"a": 1}},
     ],
@@ -243,12 +250,42 @@ def test_scores_and_numbers_under_short_names_are_let_out(report: dict[str, Any]
 
 
 SCORES = "its measured are not accuracies by stage"
+METRICS = (
+    "its measured hold metrics that are not balanced-accuracy, macro-f1, auc, calibration-error, confusion"
+    " of a scored part"
+)
 NUMBERS = "its noted are not numbers by name: note a number under a short name"
+
+
+def with_metrics(metrics: Any) -> dict[str, Any]:
+    return {"measured": {"stage": {"own": [3, 4], "validation": [1, 2], "metrics": metrics}}}
 
 
 @pytest.mark.parametrize(
     ("report", "reason"),
     [
+        (with_metrics({"own": {"rows": 0.5}}), METRICS),
+        (with_metrics({"own": {"auc": 1.5}}), METRICS),
+        (with_metrics({"own": {"auc": -0.1}}), METRICS),
+        (with_metrics({"own": {"auc": float("nan")}}), METRICS),
+        (with_metrics({"own": {"auc": None}}), METRICS),
+        (with_metrics({"own": {"auc": True}}), METRICS),
+        (with_metrics({"own": {"auc": [0.5]}}), METRICS),
+        (with_metrics({"own": {"auc": torch.zeros(10)}}), METRICS),
+        (with_metrics({"own": {"confusion": 0.5}}), METRICS),
+        (with_metrics({"own": {"confusion": [[3, 1]]}}), METRICS),
+        (with_metrics({"own": {"confusion": [[3, 0.5], [0, 0.5]]}}), METRICS),
+        (with_metrics({"own": {"confusion": [[5, -1], [0, 0]]}}), METRICS),
+        (
+            with_metrics({"own": {"confusion": [[3, 2], [0, 0]]}}),
+            METRICS,
+        ),  # five rows, of which there are four
+        (with_metrics({"own": {"confusion": torch.tensor([[3, 1], [0, 0]])}}), METRICS),
+        (with_metrics({"whole": {"auc": 0.5}}), METRICS),  # not scored
+        (with_metrics({"validation": {"auc": 0.5}}), METRICS),
+        (with_metrics({"own": [0.5]}), METRICS),
+        (with_metrics([0.5]), METRICS),
+        (with_metrics(torch.zeros(1000)), METRICS),
         ({"noted": {"x": torch.zeros(1000)}}, NUMBERS),
         ({"noted": {"x": "a text with everything in it"}}, NUMBERS),
         ({"noted": {"x": [1.0, 2.0]}}, NUMBERS),

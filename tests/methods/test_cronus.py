@@ -1,4 +1,4 @@
-"""Cronus: a mean that a poisoned minority cannot move, by hand and in a federation."""
+"""Cronus: answers that stand apart are left out of the mean, by hand and in a federation."""
 
 from __future__ import annotations
 
@@ -28,55 +28,11 @@ from torch.nn import functional as F
 from polyfed.federation.message import Fields, decode
 from polyfed.federation.method import client_step, reads_only
 from polyfed.federation.nodes import Client
-from polyfed.methods.cronus import Cronus, robust_mean
+from polyfed.learn import robust_mean
+from polyfed.methods.cronus import Cronus
 from polyfed.runs.api import SimulatedRun as Run
 
-
-def line(*firsts: float) -> Tensor:
-    """One row of two outputs: every client says (a, 1 - a)."""
-    return torch.tensor([[[first, 1 - first]] for first in firsts])
-
-
-# -- the robust mean -----------------------------------------------------------------------------------------
-
-
-def test_the_farthest_goes_while_the_variance_is_too_large_by_hand() -> None:
-    """Four clients say (½, ½), one (1, 0): the mean is (0.6, 0.4).
-
-    Along (1, -1)/√2 they lie at -0.1 √2 (four) and 0.4 √2: variance 2 (4 · 0.01 + 0.16) / 5 = 0.08.
-    """
-    answers = line(0.5, 0.5, 0.5, 0.5, 1.0)
-    plain_mean = torch.tensor([[0.6, 0.4]])
-    assert torch.allclose(robust_mean(answers, 0.2, 0.079), torch.tensor([[0.5, 0.5]]), atol=1e-6)
-    assert torch.allclose(robust_mean(answers, 0.2, 0.081), plain_mean, atol=1e-6)
-    assert torch.allclose(robust_mean(answers, 0.0, 0.0), plain_mean, atol=1e-6)
-
-
-def test_at_most_twice_the_poisoned_share_is_left_out_by_hand() -> None:
-    """Five clients say ½, three 1; along the line they vary by 2 · 15/64 · ¼ = 0.117, then 0.102, 0.069.
-
-    ε = 0.2 lets int(3.2) = 3 of eight go, all the strays: ½. ε = 0.125 lets two go: (5 · ½ + 1) / 6. ε = 0.05 none.
-    """
-    answers = line(0.5, 0.5, 0.5, 0.5, 0.5, 1.0, 1.0, 1.0)
-    for share, expected in ((0.2, 0.5), (0.125, 3.5 / 6), (0.05, 5.5 / 8)):
-        found = robust_mean(answers, share, 0.02)[0, 0].item()
-        assert found == pytest.approx(expected, abs=1e-6)
-
-
-def test_rows_are_filtered_each_by_itself() -> None:
-    """Client 4 strays in the first row, client 0 in the second, none in the third."""
-    rows = [line(0.5, 0.5, 0.5, 0.5, 1.0), line(1.0, 0.25, 0.25, 0.25, 0.25), line(0.3, 0.4, 0.5, 0.4, 0.4)]
-    found = robust_mean(torch.cat(rows, dim=1), 0.2, 0.02)
-    assert torch.allclose(found[:, 0], torch.tensor([0.5, 0.25, 0.4]), atol=1e-6)
-
-
-@pytest.mark.parametrize("clients", [1, 3, 7, 8, 10])
-def test_answers_within_the_variance_are_averaged_exactly(clients: int) -> None:
-    stream = torch.Generator().manual_seed(0)
-    answers = (1 + 0.1 * torch.randn(clients, 6, 10, generator=stream)).softmax(dim=2)
-    found = robust_mean(answers, 0.25, 0.02)
-    assert torch.equal(found, answers.double().mean(dim=0).float())
-    assert torch.allclose(found.sum(dim=1), torch.ones(6), atol=1e-6)
+# -- the robust mean of probabilities (by hand, and what it promises: tests/learn/test_robust.py) ------------
 
 
 def honest_answers(clients: int) -> tuple[Tensor, Tensor]:
@@ -105,13 +61,13 @@ def test_a_poisoned_minority_hardly_moves_the_result(honest: int, bad: int, kind
     truth = answers.mean(dim=0)
     mixed = torch.cat([poison(kind, bad), answers])
     share = bad / (honest + bad)
-    moved = (robust_mean(mixed, 0.25, 0.02) - truth).norm(dim=1)
+    moved = (robust_mean(mixed, 0.25) - truth).norm(dim=1)
     naive = (mixed.mean(dim=0) - truth).norm(dim=1)
     assert moved.mean() < 0.02
     assert moved.max() < 0.1
     assert naive.mean() > 0.5 * share
     assert naive.mean() > 8 * moved.mean()
-    assert (robust_mean(mixed, 0.25, 0.02).argmax(dim=1) == right).all()
+    assert (robust_mean(mixed, 0.25).argmax(dim=1) == right).all()
 
 
 # -- rounds --------------------------------------------------------------------------------------------------
@@ -127,7 +83,7 @@ CRONUS: dict[str, Any] = {
 class ByHand(Bench):
     """Own data first; then answers, their robust mean, and own and public rows mixed."""
 
-    def __init__(self, run: Run, poisoned: float = 0.2, variance: float = 0.02) -> None:
+    def __init__(self, run: Run, poisoned: float = 0.2, spread: float | None = None) -> None:
         super().__init__(run)
         for index, model in enumerate(self.clients):
             x, y = self.own(index)
@@ -135,7 +91,7 @@ class ByHand(Bench):
         for number in range(1, run.config.rounds + 1):
             x = self.public(number)
             answers = torch.stack([said(model, x).softmax(dim=1) for model in self.clients])
-            consensus = robust_mean(answers, poisoned, variance)
+            consensus = robust_mean(answers, poisoned, spread)
             descend(self.server, x, soft(consensus), self.server_stream("distil", number), epochs=2)
             for index, model in enumerate(self.clients):
                 own, labels = self.own(index)
@@ -149,11 +105,12 @@ class ByHand(Bench):
 
 
 def test_rounds_equal_a_loop_by_hand(federate: Prepare) -> None:
-    method = {**CRONUS, "global": True, "poisoned": 0.3, "variance": 0.001}
+    method = {**CRONUS, "global": True, "poisoned": 0.4, "spread": 0.001}
     run = federate([normed, plain], method=method, rounds=2)
     run.go()
-    assert ByHand(run, 0.3, 0.001).agrees(run)
+    assert ByHand(run, 0.4, 0.001).agrees(run)
     assert not ByHand(run, 0.0).agrees(run)
+    assert not ByHand(run, 0.4, 1.0).agrees(run)
 
 
 # -- a federation with poison --------------------------------------------------------------------------------
@@ -168,6 +125,26 @@ class Watched(Cronus):
             right = (posteriors.argmax(dim=1) == me.public[rows].labels).float().mean()
             me.memory.setdefault("right", []).append(float(right))
         return super().update(me, rows, posteriors)
+
+
+class Broken(Watched):
+    """Client 1 answers with NaN."""
+
+    @client_step
+    @reads_only
+    def answer(self, me: Client, rows: Tensor) -> Fields:
+        if me.facts.index == 1:
+            return {"posteriors": torch.full((len(rows), me.outputs), torch.nan)}
+        return super().answer(me, rows)
+
+
+def test_an_answer_of_nan_never_reaches_the_mean(make_run: MakeRun) -> None:
+    run = make_run(Broken, rounds=1, data={"public": {"source": "share", "share": 0.3}})
+    run.go()
+    assert run.last is not None
+    (failure,) = run.last["failures"]
+    assert failure["client"] == "client-1"
+    assert "NaN" in failure["reason"]
 
 
 class Poisoned(Watched):
@@ -208,8 +185,8 @@ def test_a_poisoned_federation_learns_nearly_as_if_it_were_not(make_run: MakeRun
     Two of eight weigh a quarter and are sure, which is more than honest clients are of anything in the first rounds:
     with a plain mean the consensus is class 0 from the start, clients learn that, and it never recovers.
     """
-    clean = consensus(make_run, Watched)
-    robust = consensus(make_run, Poisoned)
+    clean = consensus(make_run, Watched, poisoned=0.25)
+    robust = consensus(make_run, Poisoned, poisoned=0.25)
     averaged = consensus(make_run, Poisoned, poisoned=0.0)  # nothing is ever left out: the plain mean
     assert clean[-1] > 0.6
     assert robust[-1] > clean[-1] - 0.08

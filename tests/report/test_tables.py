@@ -10,11 +10,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 from rich.table import Table
+from tests.conftest import SMALL
 from tests.report.conftest import Shown
 
+import polyfed
 from polyfed.errors import ConfigError
+from polyfed.report import tables
 from polyfed.report.tables import (
     amount,
+    compare_further,
+    confusion_table,
     data_table,
     method_summaries,
     methods_table,
@@ -22,6 +27,7 @@ from polyfed.report.tables import (
     partition_table,
     percent,
     result_table,
+    signed,
 )
 from polyfed.runs.history import RunRecord
 
@@ -31,6 +37,16 @@ def rows_of(table: Table) -> dict[str, dict[str, str]]:
     headings = [str(column.header).replace("\n", " ") for column in table.columns]
     rows = zip(*(map(str, column.cells) for column in table.columns), strict=True)
     return {row[0]: dict(zip(headings, row, strict=True)) for row in rows}
+
+
+def test_a_gain_has_its_sign_and_nothing_is_not_a_loss() -> None:
+    assert [signed(gain) for gain in (0.0123, -0.0123, -0.0004, 0.0, None)] == [
+        "+1.2",
+        "-1.2",
+        "+0.0",
+        "+0.0",
+        "",
+    ]
 
 
 # -- one run -------------------------------------------------------------------------------------------------
@@ -65,6 +81,67 @@ def test_a_result_shows_what_was_measured_at_the_stages_of_a_round(records: dict
     assert rows["distilled, whole test set"] == percent(distilled)
     assert rows["gap (distilled − personalised)"] == percent(distilled - personalised)
     assert not any(name.startswith("gain") for name in rows)
+
+
+def test_a_stage_that_was_measured_on_own_rows_alone_is_shown_with_those(
+    records: dict[str, RunRecord],
+) -> None:
+    record = records["fedavg"]
+    rows = rows_of(result_table(record, None))
+    trained = record.summary["last"]["stages"]["trained"]["own"]["mean"]
+    assert rows["trained, own test data"]["last round (3)"] == percent(trained)
+    assert "trained, whole test set" not in rows
+
+
+def test_compared_runs_show_their_stages_and_servers_models(records: dict[str, RunRecord]) -> None:
+    table = compare_further(records)
+    assert table is not None
+    cells = list(zip(*(map(str, column.cells) for column in table.columns), strict=True))
+    last, chosen = (records["fedmd"].summary[when] for when in ("last", "chosen"))
+    row = (
+        "global (server), whole test set",
+        "fedmd",
+        *(percent(at["server"]["global"]) for at in (last, chosen)),
+    )
+    assert row in cells
+    assert {name for _, name, *_ in cells} == {"fedavg", "fedmd"}
+    assert compare_further({"local": records["local"]}) is None
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+    """A run with metrics beside accuracy."""
+    content = {**SMALL, "rounds": 1, "evaluate": {"metrics": "all"}}
+    return RunRecord(polyfed.run(content, out=tmp_path_factory.mktemp("runs") / "run", workers=1).path)
+
+
+def test_a_result_shows_the_metrics_that_were_asked_for(measured: RunRecord) -> None:
+    rows = {name: row["last round (1)"] for name, row in rows_of(result_table(measured, None)).items()}
+    metrics = measured.summary["last"]["metrics"]
+    for title, name in (
+        ("balanced accuracy", "balanced-accuracy"),
+        ("macro-F1", "macro-f1"),
+        ("AUC", "auc"),
+        ("calibration error", "calibration-error"),
+    ):
+        for where, part in (("own test data", "own"), ("whole test set", "whole")):
+            found = metrics[part][name]
+            shown = f"{percent(found['mean'])} / {percent(found['worst'])}"
+            assert rows[f"{title}, {where} (mean / worst)"] == shown
+
+
+def test_a_confusion_matrix_is_shown_where_there_is_one(
+    measured: RunRecord, records: dict[str, RunRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = confusion_table(measured)
+    assert table is not None
+    counts = measured.summary["last"]["metrics"]["own"]["confusion"]
+    for kind, row in rows_of(table).items():
+        expected = {"": kind, **{str(place): str(count) for place, count in enumerate(counts[int(kind)])}}
+        assert {name: cell.replace("·", "0") for name, cell in row.items()} == expected
+    assert confusion_table(records["fedavg"]) is None
+    monkeypatch.setattr(tables, "MOST_CLASSES", 9)
+    assert confusion_table(measured) is None
 
 
 @pytest.mark.parametrize("width", [60, 80])

@@ -15,6 +15,7 @@ from polyfed.data import PARTITIONS, Dirichlet, PublicSettings
 from polyfed.data.partition import Iid, Quantity
 from polyfed.errors import ConfigError, MethodError, UserError
 from polyfed.federation.method import registered
+from polyfed.learn import METRICS
 from polyfed.methods.fedprox import FedProxSettings
 from polyfed.runs.config import RunConfig, pick_device, read_config
 from polyfed.runs.keys import merge
@@ -190,6 +191,38 @@ def test_a_wrong_value_is_told_in_plain_words(content: dict[Any, Any], message: 
 def test_where_two_types_would_do_both_are_named() -> None:
     assert refusal({"stack": 0}) == ("stack: must be 'auto' or at least 1, not 0")
     assert read_config({"stack": 3}).stack == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ([], []),
+        ("auc", ["auc"]),
+        ("all", list(METRICS)),
+        (["all"], list(METRICS)),
+        (["confusion", "auc", "confusion"], ["auc", "confusion"]),
+    ],
+)
+def test_metrics_are_a_name_a_list_or_all_in_one_order(given: Any, read: list[str]) -> None:
+    config = read_config({"evaluate": {"metrics": given}})
+    assert config.evaluate.metrics == read
+    assert config.as_file()["evaluate"]["metrics"] == read
+
+
+def test_metrics_can_be_set_on_the_command_line() -> None:
+    assert read_config({}, ["evaluate.metrics=auc"]).evaluate.metrics == ["auc"]
+    assert read_config({}, ["evaluate.metrics=[auc, macro-f1]"]).evaluate.metrics == ["macro-f1", "auc"]
+
+
+@pytest.mark.parametrize("given", ["acu", ["auc", "acu"], [["auc"]], 3, {"auc": True}])
+def test_metrics_that_are_not_known_are_refused_in_one_line(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^evaluate\.metrics[^\n]*$"):
+        read_config({"evaluate": {"metrics": given}})
+
+
+def test_settings_for_a_method_that_has_none_are_refused_in_words() -> None:
+    with pytest.raises(ConfigError, match=r"^method\.mu: unknown key, local has no settings of its own$"):
+        read_config({"method": {"name": "local", "mu": 1}})
 
 
 def test_a_cohort_larger_than_the_population_is_refused() -> None:

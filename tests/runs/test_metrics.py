@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from polyfed.federation.nodes import Measurement
 from polyfed.runs.metrics import (
     accuracy,
     amp,
@@ -14,6 +15,7 @@ from polyfed.runs.metrics import (
     sent_per_client,
     spread_of,
     summarise,
+    with_nulls,
     with_others,
     wlp,
 )
@@ -74,7 +76,7 @@ def test_accuracy_is_right_of_all() -> None:
 
 
 def test_a_summary_reports_every_part_that_was_measured() -> None:
-    scores = {
+    scores: dict[int, Measurement] = {
         0: {"own": [1, 2], "whole": [30, 100], "validation": [1, 1]},
         1: {"own": [9, 10], "whole": [50, 100], "validation": [1, 4]},
         2: {"whole": [70, 100]},
@@ -122,11 +124,11 @@ def test_without_validation_no_round_is_chosen() -> None:
 
 def test_the_others_are_the_whole_without_the_own() -> None:
     # 9 of 10 right at home, 30 of 40 in all: 21 of 30 elsewhere
-    score = {"own": [9, 10], "whole": [30, 40], "validation": [1, 2]}
+    score: Measurement = {"own": [9, 10], "whole": [30, 40], "validation": [1, 2]}
     assert with_others(score) == {**score, "others": [21, 30]}
     assert with_others({"own": [9, 10]}) == {"own": [9, 10]}
     assert with_others({"whole": [9, 10]}) == {"whole": [9, 10]}
-    alone = {"own": [9, 10], "whole": [9, 10]}
+    alone: Measurement = {"own": [9, 10], "whole": [9, 10]}
     assert with_others(alone) == alone  # there are no others
 
 
@@ -169,3 +171,56 @@ def test_a_client_that_was_not_evaluated_in_a_round_is_not_chosen_there() -> Non
 def test_what_a_client_sends_is_the_mean_over_clients_without_framing() -> None:
     summary = {"bytes": {"up": {"weights": 90, "metrics": 10, "control": 1000}, "down": {}}, "clients": 4}
     assert sent_per_client(summary) == 25.0
+
+
+# -- metrics beside accuracy ---------------------------------------------------------------------------------
+
+
+def test_metrics_are_summed_up_over_the_clients_where_they_have_a_value() -> None:
+    scores: dict[int, Measurement] = {
+        0: {
+            "own": [1, 2],
+            "metrics": {"own": {"auc": 0.9, "calibration-error": 0.1, "confusion": [[1, 0], [1, 0]]}},
+        },
+        1: {
+            "own": [3, 3],
+            "metrics": {"own": {"auc": None, "calibration-error": 0.3, "confusion": [[3, 0], [0, 0]]}},
+        },
+        2: {
+            "own": [1, 1],
+            "metrics": {"own": {"auc": 0.5, "calibration-error": 0.2, "confusion": [[0, 0], [0, 1]]}},
+        },
+        3: {"whole": [1, 1]},
+    }
+    own = summarise(scores, lambda _: "mlp")["metrics"]["own"]
+    assert own["auc"] == pytest.approx({"mean": 0.7, "worst": 0.5, "best": 0.9, "spread": 0.2})
+    # of an error, the largest is the worst; (0.1² + 0 + 0.1²) / 3 is the square of the spread
+    assert own["calibration-error"] == pytest.approx(
+        {"mean": 0.2, "worst": 0.3, "best": 0.1, "spread": (0.02 / 3) ** 0.5}
+    )
+    assert own["confusion"] == [[4, 0], [1, 1]]
+
+
+def test_a_metric_that_nobody_has_is_none() -> None:
+    scores: dict[int, Measurement] = {0: {"own": [1, 1], "metrics": {"own": {"auc": None}}}}
+    assert summarise(scores, lambda _: "mlp")["metrics"] == {"own": {"auc": None}}
+
+
+def test_without_metrics_there_is_no_word_of_them() -> None:
+    assert "metrics" not in summarise({0: {"own": [1, 1]}}, lambda _: "mlp")
+    assert with_nulls({"own": [1, 1]}, ["auc"]) == {"own": [1, 1]}
+
+
+def test_what_a_report_leaves_out_has_no_value() -> None:
+    score: Measurement = {"own": [1, 1], "metrics": {"own": {"macro-f1": 1.0}}}
+    assert with_nulls(score, ["macro-f1", "auc"]) == {
+        "own": [1, 1],
+        "metrics": {"own": {"macro-f1": 1.0, "auc": None}},
+    }
+
+
+def test_metrics_are_kept_beside_the_others_and_at_each_clients_best_round() -> None:
+    metrics: dict[Any, Any] = {"own": {"auc": 0.5}}
+    score: Measurement = {"own": [9, 10], "whole": [30, 40], "validation": [1, 2], "metrics": metrics}
+    assert with_others(score)["metrics"] == metrics
+    assert chosen_for_each([{"clients": {"north": score}}])["north"]["metrics"] == metrics

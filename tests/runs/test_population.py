@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,9 +31,14 @@ def peak_memory(*, anew: bool = False) -> int:
     return int(found[1]) * 1024
 
 
+@pytest.mark.parametrize("test_split", [True, False])
 @pytest.mark.parametrize("method", ["fedavg", "local"])
 def test_ten_thousand_clients_touch_only_the_cohort(
-    crowd: tuple[np.ndarray, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+    crowd: tuple[np.ndarray, np.ndarray],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    test_split: bool,
 ) -> None:
     seen: set[int] = set()
     split = FederatedData.split
@@ -50,9 +56,11 @@ def test_ten_thousand_clients_touch_only_the_cohort(
         "cohort": {"count": 10},
         "evaluate": {"clients": 20},
     }
-    test = (crowd[0][:200], crowd[1][:200])
+    data: dict[str, Any] = {"train": crowd}
+    if test_split:
+        data["test"] = (crowd[0][:200], crowd[1][:200])
     before = peak_memory(anew=True)
-    done = polyfed.run(config, data={"train": crowd, "test": test}, out=tmp_path / "run", workers=1)
+    done = polyfed.run(config, data=data, out=tmp_path / "run", workers=1)
     assert done.finished
     assert len(seen) <= 3 * 10 + 20 + 1  # the cohorts, those scored, and one for the only architecture
     assert peak_memory() - before < 5e8

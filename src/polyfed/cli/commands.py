@@ -150,7 +150,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where the runs are written.")] = Path("polyfed-runs"),
     workers: Workers = None,
 ) -> None:
-    """Run six methods with eight clients and four architectures on handwritten digits, and compare them."""
+    """Run five methods with eight clients and four architectures on handwritten digits; a table and a picture."""
     from polyfed.cli import demonstrating
 
     demonstrating.demo(out, workers)

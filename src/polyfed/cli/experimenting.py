@@ -8,8 +8,8 @@ from pathlib import Path
 import typer
 
 from polyfed.cli.progress import follow_grid
-from polyfed.cli.screen import console, say
-from polyfed.experiments import papers, plan_sweep, read_sets
+from polyfed.cli.screen import console, print_any, say
+from polyfed.experiments import SweepResult, papers, plan_sweep, read_sets
 from polyfed.experiments.reproduce import (
     check_ready,
     conclude,
@@ -28,17 +28,22 @@ def sweep(file: Path, sets: Sequence[str], seeds: int, out: Path | None, workers
     try:
         failures = follow_grid(ready.jobs, workers, console)
     except KeyboardInterrupt:
-        console.print(ready.result().table())
+        _show_sweep(ready.result())
         console.print("stopped; the same command goes on", soft_wrap=True)
         raise typer.Exit(130) from None
     result = ready.result(failures)
-    console.print(result.table())
+    _show_sweep(result)
     for line in result.failed_clients():
         say(line)
     say(f"wrote {', '.join(map(str, ready.write(result)))}")
     if failures:
         console.print(f"{len(failures)} of {len(ready.jobs)} runs failed; the same command tries them again")
         raise typer.Exit(1)
+
+
+def _show_sweep(result: SweepResult) -> None:
+    console.print(result.table())
+    print_any(result.further_table())
 
 
 def reproduce(

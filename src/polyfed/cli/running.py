@@ -8,10 +8,10 @@ from pathlib import Path
 import typer
 
 from polyfed.cli.progress import follow
-from polyfed.cli.screen import console, say
+from polyfed.cli.screen import console, print_any, say
 from polyfed.errors import ConfigError, UserError, describe
 from polyfed.report.comparison import Comparison, compare_runs
-from polyfed.report.tables import result_table
+from polyfed.report.tables import confusion_table, result_table
 from polyfed.runs import api
 from polyfed.runs.folders import unused_folder
 from polyfed.runs.history import RunRecord, local_run_for, siblings
@@ -58,6 +58,7 @@ def compare(directories: Sequence[Path], wanted: Path | None, *, figure: bool) -
         check_writable(wanted)
     comparison = compare_runs(directories)
     show_comparison(comparison)
+    print_any(comparison.further_table())
     if wanted is not None and figure:
         say(f"wrote {_draw_compared(comparison, wanted)}")
     elif figure:
@@ -92,6 +93,7 @@ def _show(path: Path, *, figure: bool) -> None:
     local = local_run_for(record, siblings(path))
     known = local if local is not None and local.path.resolve() != path.resolve() else None
     console.print(result_table(record, known))
+    print_any(confusion_table(record))
     for line in record.failure_lines:
         say(line)
     if known is None and not record.is_local:

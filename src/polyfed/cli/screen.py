@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.logging import RichHandler
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from polyfed.errors import visible
@@ -46,6 +47,12 @@ class _Formatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return visible(super().format(record))
+
+
+def print_any(table: Table | None) -> None:
+    """Print a table where there is one."""
+    if table is not None:
+        console.print(table)
 
 
 def say(line: str) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from rich.table import Table
 
 from polyfed import disk
 from polyfed.errors import CheckpointError, ClientFailure, ConfigError, UserError
@@ -30,6 +31,7 @@ from polyfed.report.sweeps import (
     VariantResult,
     failed_clients,
     results_csv,
+    sweep_further,
     sweep_table,
     variant_result,
 )
@@ -81,6 +83,10 @@ class SweepResult:
     def table(self) -> FittedTable:
         """The rows, to be printed by rich."""
         return sweep_table(self.rows)
+
+    def further_table(self) -> Table | None:
+        """Stages of a round, servers' models and metrics beside accuracy, to be printed by rich; None without any."""
+        return sweep_further(self.rows)
 
     def failed_clients(self) -> list[str]:
         """Where clients failed in runs that finished nevertheless, a line for each variant."""

@@ -34,6 +34,7 @@ from polyfed.errors import MethodError
 from polyfed.federation.message import Fields, Kind, first_not_finite
 
 PARTS_SCORED = ("validation", "own", "whole")
+PARTS_WITH_METRICS = ("own", "whole")
 SHORT_NAME = re.compile(r"[\w][\w .:+-]{0,39}")
 
 
@@ -173,18 +174,16 @@ class Number(Field):
 
 @dataclass(frozen=True)
 class Measurements(Field):
-    """Accuracies by stage: {stage: {part: [right, of]}}."""
+    """Accuracies by stage, {stage: {part: [right, of]}}, and metrics: {stage: {metrics: {part: {name: share}}}}."""
 
     kind: Kind = field(default=Kind.METRICS, kw_only=True)
 
     def refusal(self, name: str, value: Any, around: Surroundings) -> str | None:
-        if _named(value) and all(
-            isinstance(parts, Mapping)
-            and all(part in PARTS_SCORED and _is_score(score) for part, score in parts.items())
-            for parts in value.values()
-        ):
-            return None
-        return f"its {name} are not accuracies by stage"
+        if not _named(value) or not all(_is_measurement(parts) for parts in value.values()):
+            return f"its {name} are not accuracies by stage"
+        if not all(_has_metrics(parts) for parts in value.values()):
+            return f"its {name} hold metrics that are not {', '.join(learn.METRICS)} of a scored part"
+        return None
 
 
 @dataclass(frozen=True)
@@ -251,3 +250,32 @@ def _is_score(score: Any) -> bool:
         and all(type(count) is int for count in score)
         and 0 <= score[0] <= score[1]
     )
+
+
+def _is_measurement(parts: Any) -> bool:
+    return isinstance(parts, Mapping) and all(
+        part == "metrics" or (part in PARTS_SCORED and _is_score(score)) for part, score in parts.items()
+    )
+
+
+def _has_metrics(parts: Mapping[str, Any]) -> bool:
+    """Whether the metrics, if there are any, are known ones, in their range, of parts that were scored."""
+    metrics = parts.get("metrics", {})
+    return isinstance(metrics, Mapping) and all(
+        part in PARTS_WITH_METRICS
+        and part in parts
+        and isinstance(found, Mapping)
+        and all(_is_metric(name, value, rows=parts[part][1]) for name, value in found.items())
+        for part, found in metrics.items()
+    )
+
+
+def _is_metric(name: Any, value: Any, rows: int) -> bool:
+    if name == learn.CONFUSION:
+        return (
+            isinstance(value, list)
+            and all(isinstance(row, list) and len(row) == len(value) for row in value)
+            and all(type(count) is int and count >= 0 for row in value for count in row)
+            and sum(map(sum, value)) == rows
+        )
+    return name in learn.METRICS and type(value) in (int, float) and 0 <= value <= 1

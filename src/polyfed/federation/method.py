@@ -16,6 +16,7 @@ A method object holds settings, never state: what must last lives in `me.model`,
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -282,10 +283,21 @@ _registered: dict[str, type[Method]] = {}
 def register(method: AnyMethod) -> AnyMethod:
     """Make a method known by its name (a class decorator). Other packages use the entry point `polyfed.methods`."""
     known = _registered.get(method.name)
-    if known is not None and known.__qualname__ != method.__qualname__:
-        raise MethodError(f"two methods are called '{method.name}': {known} and {method}")
+    # A module that is run again defines the same class again; a built-in method has only one place.
+    if known is not None and (known.__qualname__ != method.__qualname__ or _ours(known) != _ours(method)):
+        raise MethodError(
+            f"two methods are called '{method.name}', {_place(known)} and {_place(method)}: rename one"
+        )
     _registered[method.name] = method
     return method
+
+
+def _ours(method: type[Method]) -> bool:
+    return method.__module__.startswith("polyfed.")
+
+
+def _place(method: type) -> str:
+    return f"{method.__module__}:{method.__qualname__}"
 
 
 def registered() -> dict[str, type[Method]]:
@@ -299,18 +311,18 @@ def registered() -> dict[str, type[Method]]:
                 _load(entry)
             except MethodError as error:
                 _warn_once(str(error))
-        elif _registered[entry.name].__module__ != entry.module:
-            _warn_once(
-                f"the plug-in {entry.value} is not used: there is a method called '{entry.name}' already"
-            )
+        else:
+            _warn_if_hidden(entry)
     return dict(sorted(_registered.items()))
 
 
 def find(name: str) -> type[Method]:
-    """The method of this name. Other packages' plug-ins are not loaded for it."""
-    if name not in _registered:
-        for entry in entry_points(group=PLUG_INS, name=name):
+    """The method of this name. Plug-ins of other names are not loaded for it; one that it hides is told so."""
+    for entry in entry_points(group=PLUG_INS, name=name):
+        if name not in _registered:
             _load(entry)
+        else:
+            _warn_if_hidden(entry)
     if name not in _registered:
         raise MethodError(f"no method '{name}': {nearest(name, registered(), 'polyfed methods')}")
     return _registered[name]
@@ -333,6 +345,20 @@ def _load(entry: EntryPoint) -> None:
             f"the plug-in '{entry.name}' ({entry.value}) calls itself '{getattr(kind, 'name', '')}': use one name"
         )
     register(kind)
+
+
+def _warn_if_hidden(entry: EntryPoint) -> None:
+    """Say that a plug-in is not used, because another method has its name. It is not imported for that."""
+    try:
+        own = entry.load() if entry.module in sys.modules else None
+    except AttributeError:
+        own = None
+    used = _registered[entry.name]
+    if not isinstance(own, type) or _place(own) != _place(used):
+        _warn_once(
+            f"the plug-in {entry.value} is not used: there is a method called '{entry.name}' already,"
+            f" {_place(used)}; rename the plug-in"
+        )
 
 
 _warned: set[str] = set()

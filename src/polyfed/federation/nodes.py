@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +24,21 @@ from polyfed.models import memory_format
 from polyfed.seeds import Seeds
 
 State: TypeAlias = dict[str, Any]
-Measurement: TypeAlias = dict[str, list[int]]
-"""[right, of] by part: the client's own validation and test rows, and (a part of) the whole test set."""
+Part = Literal["validation", "own", "whole", "others"]
+
+
+class Measurement(TypedDict, total=False):
+    """[right, of] by part, and further metrics by part where the run asks for them.
+
+    The parts are the client's own validation and test rows, (a part of) the whole test set, and of that the rows that
+    are not its own.
+    """
+
+    validation: list[int]
+    own: list[int]
+    whole: list[int]
+    others: list[int]
+    metrics: dict[Part, learn.Metrics]
 
 
 @dataclass(frozen=True)
@@ -67,7 +80,7 @@ class Observer(Protocol):
     """Looks at models for a client: evaluation's part of a step."""
 
     def scores(self, me: Client, model: nn.Module, whole: slice) -> Measurement:
-        """[right, of] on the client's own validation and test rows, and on (a part of) the whole test set."""
+        """What was measured on the client's own validation and test rows, and on (a part of) the whole test set."""
 
     def local_loss(self, me: Client, batch: int) -> float:
         """The cross-entropy of the client's model on a batch of its own training data."""

@@ -1,7 +1,7 @@
 """Plain PyTorch learning: takes models and tensors, knows nothing of federations."""
 
 from polyfed.learn.distillation import distil
-from polyfed.learn.evaluate import EVALUATION_BATCH, Ensemble, evaluating, predict, score
+from polyfed.learn.evaluate import EVALUATION_BATCH, Ensemble, count_right, evaluating, predict, score
 from polyfed.learn.flat import flat_gradient, flat_step
 from polyfed.learn.learner import Learner, batch_count, batches, draw_batch
 from polyfed.learn.losses import (
@@ -13,8 +13,10 @@ from polyfed.learn.losses import (
     knowledge_loss,
     soften,
 )
+from polyfed.learn.measures import CONFUSION, METRICS, MetricName, Metrics, load_metrics, metrics_of
 from polyfed.learn.projection import project, project_both
 from polyfed.learn.proximal import Proximal
+from polyfed.learn.robust import robust_mean
 from polyfed.learn.stacked import can_stack, can_stack_loss, supervised_together
 from polyfed.learn.statistics import recompute_statistics
 from polyfed.learn.supervision import ExtraLoss, supervised
@@ -32,11 +34,15 @@ from polyfed.learn.weights import (
 )
 
 __all__ = [
+    "CONFUSION",
     "EVALUATION_BATCH",
+    "METRICS",
     "Distillation",
     "Ensemble",
     "ExtraLoss",
     "Learner",
+    "MetricName",
+    "Metrics",
     "Proximal",
     "TableMean",
     "Training",
@@ -46,6 +52,7 @@ __all__ = [
     "batches",
     "can_stack",
     "can_stack_loss",
+    "count_right",
     "cross_entropy",
     "distil",
     "draw_batch",
@@ -57,9 +64,11 @@ __all__ = [
     "is_statistic",
     "kl",
     "knowledge_loss",
+    "load_metrics",
     "load_weights",
     "logits_of",
     "make_ready",
+    "metrics_of",
     "named_tensors",
     "norm_entries",
     "predict",
@@ -67,6 +76,7 @@ __all__ = [
     "project",
     "project_both",
     "recompute_statistics",
+    "robust_mean",
     "score",
     "soften",
     "supervised",

@@ -40,5 +40,9 @@ def score(model: nn.Module, x: Tensor, y: Tensor, among: int | None = None) -> l
 
     among: how many of the first outputs the model may choose among; None is all.
     """
-    right = int((predict(model, x)[:, :among].argmax(dim=1) == y).sum())
-    return [right, len(y)]
+    return count_right(predict(model, x)[:, :among], y)
+
+
+def count_right(logits: Tensor, y: Tensor) -> list[int]:
+    """[right, of]: how many rows have their largest logit where the label says, of how many."""
+    return [int((logits.argmax(dim=1) == y).sum()), len(y)]

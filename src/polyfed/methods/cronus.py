@@ -6,10 +6,13 @@
         server:  p̂ ← robust mean of p_k, row by row
         update:  every client k:  M_k ← train on D_k and on the public rows with p̂ for labels, mixed → "updated"
 
-The robust mean is the spectral filter of Diakonikolas et al. 2017: as long as the answers vary too much along one
-direction, the one that lies farthest out along it goes. A poisoned minority cannot move the result by more than the
-honest answers themselves differ. There is no author code. `private_training` is there so that first answers mean
-something.
+The robust mean is the filter of Diakonikolas et al. 2017 (`learn/robust.py`): along the direction in which the answers
+to a row vary most, those go that lie farther from the median than honest ones would. If at most the share `poisoned` of
+a round's answers is bad, the result is within a few times R of the honest mean, R being how far honest answers lie from
+it (3.6 R for a fifth). So where honest clients agree, bad ones cannot change the answer; where they differ as widely as
+their leading classes do, bad ones still can. There is no author code: we take the filter for sub-Gaussian points, which
+supposes that R is known; here it is given, or measured on every row. `private_training` is there so that first answers
+mean something.
 """
 
 from __future__ import annotations
@@ -41,9 +44,9 @@ from polyfed.methods import public_distillation as public
 
 class CronusSettings(public.PublicDistillationSettings):
     poisoned: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
-    """ε, the share of clients that may be bad; at most 2ε of the answers are left out of a row's mean."""
-    variance: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.02
-    """Largest variance of honest answers along any direction; a row whose answers vary less is not filtered."""
+    """ε, the share of a round's answers that may be bad: of n, the whole part of ε n can be left out; 0: plain mean."""
+    spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """R, how far honest answers to a row lie from their mean (at most 1.41, opposite certainties); null: measured."""
     private_training: Training | None = Training(epochs=5)
     """What a client does with its own data before the first round."""
     distil: Distillation = Distillation(epochs=5, batch=64, lr=0.1, loss="ce")
@@ -52,7 +55,7 @@ class CronusSettings(public.PublicDistillationSettings):
 
 @register
 class Cronus(Method):
-    """Clients learn from a mean of their probabilities on public data that a poisoned minority cannot move."""
+    """Clients learn from a mean of their probabilities on public data that leaves out what stands apart."""
 
     name = "cronus"
     summary = "a robust mean of the clients' probabilities on public data teaches (Chang et al. 2019)"
@@ -98,29 +101,7 @@ class Cronus(Method):
         cohort = fleet.sample()
         rows = public.draw_rows(server, self.settings.public_rows)
         _, answers = public.gather(fleet.stream(self.answer, cohort, rows=rows), "posteriors")
-        consensus = robust_mean(answers, self.settings.poisoned, self.settings.variance)
+        consensus = learn.robust_mean(answers, self.settings.poisoned, self.settings.spread)
         if self.settings.global_:
             public.distil_server(server, rows, consensus, self.settings.distil)
         fleet.ask(self.update, cohort, rows=rows, posteriors=consensus)
-
-
-def robust_mean(answers: Tensor, poisoned: float, variance: float) -> Tensor:
-    """The mean over clients of every row, without the answers that lie too far out.
-
-    answers: clients × rows × outputs. poisoned: share of clients that may be bad. variance: largest variance along any
-    direction at which nothing more is left out.
-    """
-    points = answers.double().transpose(0, 1)  # rows × clients × outputs
-    rows, clients, _ = points.shape
-    kept = torch.ones(rows, clients, dtype=torch.bool)
-    for _ in range(int(2 * poisoned * clients)):
-        weight = (kept / kept.sum(dim=1, keepdim=True, dtype=points.dtype)).unsqueeze(2)
-        centred = points - (weight * points).sum(dim=1, keepdim=True)
-        values, directions = torch.linalg.eigh((weight * centred).transpose(1, 2) @ centred)
-        farthest = (
-            (centred @ directions[:, :, -1:]).square().squeeze(2).masked_fill(~kept, -1.0).argmax(dim=1)
-        )
-        suspect = torch.zeros_like(kept).scatter_(1, farthest.unsqueeze(1), True)
-        kept &= ~(suspect & (values[:, -1:] > variance))
-    weight = (kept / kept.sum(dim=1, keepdim=True, dtype=points.dtype)).unsqueeze(2)
-    return (weight * points).sum(dim=1).float()

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from rich.table import Table
+
 from polyfed.errors import CheckpointError
 from polyfed.report.fitting import FittedTable, Row
-from polyfed.report.tables import amount, percent, signed
+from polyfed.report.tables import compare_further, percent, sent_words, signed
 from polyfed.runs.history import RunRecord, local_run_for
-from polyfed.runs.metrics import sent_per_client
 
 GAIN_RULE = "a gain is over a local run of the same data, models, seed and number of rounds"
 
@@ -48,13 +49,16 @@ class Comparison:
             rows=[Row([name], self._cells(record)) for name, record in self.runs.items()],
         )
 
+    def further_table(self) -> Table | None:
+        """Stages of a round, servers' models and metrics beside accuracy; None without any."""
+        return compare_further(self.runs)
+
     def _cells(self, record: RunRecord) -> list[str]:
         summary = record.summary
         last, chosen = summary["last"], summary["chosen"]
         own, whole = last.get("own", {}), last.get("whole", {})
         local = local_run_for(record, self.runs.values())
         gain = record.gain_over(local) if local is not None and local is not record else {}
-        sent = sent_per_client(summary)
         return [
             *([str(summary["rounds"])] if len(self.lengths) > 1 else []),
             percent(own.get("mean")),
@@ -63,7 +67,7 @@ class Comparison:
             percent(whole.get("mean")),
             signed(gain.get("own")),
             signed(gain.get("whole")),
-            amount(sent) if sent else "nothing",
+            sent_words(summary),
             f"{percent(chosen.get('own', {}).get('mean'))} ({chosen['round']})" if chosen else "–",
             f"{summary['seconds']:.1f}",
         ]

@@ -56,7 +56,7 @@ def bubble_chart(
     axes.set_ylim(-0.5, classes - 0.5)
     x_ticks, y_ticks = _ticks(clients, _MOST_X_TICKS), _ticks(classes, _MOST_Y_TICKS)
     axes.set_xticks(x_ticks)
-    axes.set_yticks(y_ticks, [plain(_short(class_names[tick])) for tick in y_ticks])
+    axes.set_yticks(y_ticks, [_short(class_names[tick]) for tick in y_ticks])
     axes.tick_params(length=0, labelsize=8 if max(len(x_ticks), len(y_ticks)) <= 30 else 7, colors=_INK)
     axes.grid(color=_GRID, linewidth=0.6, zorder=0)
     for side in axes.spines.values():
@@ -97,7 +97,7 @@ def _ticks(number: int, most: int) -> list[int]:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 18 else f"{name[:17]}…"
+    return plain(name if len(name) <= 18 else f"{name[:17]}…")
 
 
 def _size_key(figure: Figure, largest: int, widest: float, corner: tuple[float, float]) -> None:

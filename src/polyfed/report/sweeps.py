@@ -5,14 +5,17 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from rich.table import Table
+
 from polyfed.report.fitting import FittedTable, Row
-from polyfed.report.tables import amount, percent
+from polyfed.report.measures import Measure, further_measures
+from polyfed.report.tables import amount, further_table, percent
 from polyfed.runs.failures import failures_in_a_line
 from polyfed.runs.history import RunRecord
-from polyfed.runs.metrics import ReportedRound, mean_and_spread, sent_per_client
+from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound, mean_and_spread, sent_per_client
 
 MeanAndSpread = tuple[float, float | None]
 Part = Literal["own", "whole"]
@@ -46,6 +49,8 @@ class VariantResult:
     """Bytes that a client sent, mean over seeds."""
     seconds: float | None
     """How long a run took, mean over seeds."""
+    further: Mapping[ReportedRound, Mapping[Measure, MeanAndSpread | None]] = field(default_factory=dict)
+    """Stages of a round, the server's models and metrics beside accuracy, mean and spread over seeds."""
 
 
 def variant_result(
@@ -64,7 +69,19 @@ def variant_result(
         **accuracies,
         sent=mean_and_spread(sent)[0] if sent else None,
         seconds=mean_and_spread(seconds)[0] if seconds else None,
+        further={when: _further_over_seeds(runs, when) for when in REPORTED_ROUNDS},
     )
+
+
+def _further_over_seeds(
+    runs: Sequence[RunRecord], when: ReportedRound
+) -> dict[Measure, MeanAndSpread | None]:
+    found = [further_measures(run, when) for run in runs if run.summary[when]]
+    over_seeds: dict[Measure, MeanAndSpread | None] = {}
+    for measure in dict.fromkeys(measure for each in found for measure in each):
+        known = [value for each in found if (value := each.get(measure)) is not None]
+        over_seeds[measure] = mean_and_spread(known) if known else None
+    return over_seeds
 
 
 def _accuracy_over_seeds(
@@ -127,6 +144,21 @@ def failed_clients(runs: Mapping[str, Sequence[RunRecord]]) -> list[str]:
     return lines
 
 
+def sweep_further(rows: Sequence[VariantResult]) -> Table | None:
+    """What the variants measured beside the accuracy of their results; None if they measured nothing else."""
+    found = [
+        (
+            row.variant,
+            {
+                when: {measure: with_spread(value) for measure, value in measures.items()}
+                for when, measures in row.further.items()
+            },
+        )
+        for row in rows
+    ]
+    return further_table("variant", found)
+
+
 @dataclass(frozen=True)
 class FinishedRun:
     """A finished run of a sweep: its variant, its values and its folder."""
@@ -138,7 +170,12 @@ class FinishedRun:
 
 
 def results_csv(runs: Sequence[FinishedRun]) -> str:
-    """One line per run, accuracies as shares from 0 to 1, one column for each key that varies."""
+    """One line per run, shares from 0 to 1, one column for each key that varies and for everything measured.
+
+    `stages.distilled.own` is at the last round, `stages.distilled.own_chosen` at the one chosen on validation.
+    """
+    further = [{when: _by_key(run.record, when) for when in REPORTED_ROUNDS} for run in runs]
+    measured = list(dict.fromkeys(key for each in further for when in each.values() for key in when))
     keys = list(dict.fromkeys(key for run in runs for key in run.values))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -154,9 +191,11 @@ def results_csv(runs: Sequence[FinishedRun]) -> str:
             "seconds",
             "failures",
             "folder",
+            *measured,
+            *(f"{key}_chosen" for key in measured),
         ]
     )
-    for run in runs:
+    for run, found in zip(runs, further, strict=True):
         summary = run.record.summary
         writer.writerow(
             [
@@ -169,6 +208,12 @@ def results_csv(runs: Sequence[FinishedRun]) -> str:
                 summary["seconds"],
                 summary["failures"],
                 run.folder,
+                *(found[when].get(key) for when in REPORTED_ROUNDS for key in measured),
             ]
         )
     return text.getvalue()
+
+
+def _by_key(record: RunRecord, when: ReportedRound) -> dict[str, float | None]:
+    found = further_measures(record, when) if record.summary[when] else {}
+    return {measure.key: value for measure, value in found.items()}

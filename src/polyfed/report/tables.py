@@ -14,10 +14,13 @@ from polyfed import data, models
 from polyfed.errors import ConfigError
 from polyfed.federation.message import Kind
 from polyfed.federation.method import Method, Need, registered
-from polyfed.learn import Training
+from polyfed.learn import CONFUSION, Training
+from polyfed.report.measures import PARTS, Measure, further_measures, worst_metrics
 from polyfed.runs.history import RunRecord
+from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound, sent_per_client
 
 MOST_CLIENTS = 50  # listed by `partition`; the others are only counted
+MOST_CLASSES = 20  # of a confusion matrix that is printed
 
 
 def percent(share: float | None) -> str:
@@ -33,8 +36,23 @@ def amount(size: float) -> str:
     raise AssertionError
 
 
+def sent_words(summary: Mapping[str, Any]) -> str:
+    """What a client sent in a run, for people; where all data are in one place, a client's data are there too."""
+    if pools_data(summary):
+        return "all its data"
+    sent = sent_per_client(summary)
+    return amount(sent) if sent else "nothing"
+
+
+def pools_data(summary: Mapping[str, Any]) -> bool:
+    """Whether the method of a run needs everybody's data in one place; not of one that is not installed here."""
+    kind = registered().get(summary["method"])
+    return kind is not None and Need.ALL_DATA in kind(kind.Settings(), Training()).needs
+
+
 def signed(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:+.1f}"
+    """In per cent, with its sign; what rounds to zero is +0.0."""
+    return "" if share is None else f"{round(100 * share, 1) + 0.0:+.1f}"
 
 
 def result_table(record: RunRecord, local: RunRecord | None) -> Table:
@@ -47,7 +65,7 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
         title=escape(f"{summary['name']}: {summary['method']}, {summary['clients']} clients"),
     )
     # In a narrow terminal the words are folded, the numbers never.
-    table.add_column("accuracy in %", overflow="fold")
+    table.add_column("in %" if "metrics" in summary["last"] else "accuracy in %", overflow="fold")
     table.add_column(f"last round\n({summary['rounds']})", justify="right", no_wrap=True)
     if chosen:
         table.add_column(f"chosen on\nvalidation ({chosen['round']})", justify="right", no_wrap=True)
@@ -58,8 +76,8 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
         table.add_row("AMP (all own test rows together)", *(percent(each["amp"]) for each in rounds))
         table.add_row("WLP (worst client)", *(percent(each["wlp"]) for each in rounds))
         table.add_row("FM (variance, ×10⁻³)", *(f"{1000 * each['fm']:.2f}" for each in rounds))
-    for title, accuracies in _stages(record, rounds):
-        table.add_row(escape(title), *(percent(accuracy) for accuracy in accuracies))
+    for title, cells in _further_rows(record, REPORTED_ROUNDS if chosen else ("last",)):
+        table.add_row(escape(title), *cells)
     if local is not None:
         for part, gain in record.gain_over(local).items():
             table.add_row(escape(f"gain over {local.path.resolve().name}, {part}"), signed(gain))
@@ -88,26 +106,89 @@ def _accuracies(rounds: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]
             yield "all validation rows together", *(each["validation"] for each in rounds)
 
 
-def _stages(
-    record: RunRecord, rounds: Sequence[Mapping[str, Any]]
-) -> Iterator[tuple[str, list[float | None]]]:
-    """Accuracies of stages: before the first round, at the server, at each stage of a client's round."""
-    initial = record.preparation.get("stages", {}).items()
-    for stage, scores in initial:
-        if "whole" in scores:
-            yield f"{stage}, whole test set", [scores["whole"]["mean"] for _ in rounds]
-    for stage in rounds[0].get("server", {}):
-        yield f"{stage} (server), whole test set", [each.get("server", {}).get(stage) for each in rounds]
-    means: dict[str, list[float | None]] = {}
-    for stage, scores in rounds[0].get("stages", {}).items():
-        if "whole" in scores:
-            found = [each.get("stages", {}).get(stage, {}).get("whole", {}) for each in rounds]
-            means[stage] = [each.get("mean") for each in found]
-            yield f"{stage}, whole test set", means[stage]
-    if {"distilled", "personalised"} <= set(means):
-        pairs = zip(means["distilled"], means["personalised"], strict=True)
-        gaps = [None if before is None or after is None else before - after for before, after in pairs]
-        yield "gap (distilled − personalised)", gaps
+def _further_rows(record: RunRecord, whens: Sequence[ReportedRound]) -> Iterator[tuple[str, list[str]]]:
+    """Stages of a round, the server's models, and metrics beside accuracy."""
+    found = [further_measures(record, when) for when in whens]
+    worst = [worst_metrics(record, when) for when in whens]
+    for measure in dict.fromkeys(measure for each in found for measure in each):
+        cells = [percent(each.get(measure)) for each in found]
+        if measure in worst[0]:
+            pairs = zip(cells, worst, strict=True)
+            cells = [f"{mean} / {percent(other.get(measure))}" for mean, other in pairs]
+        yield f"{measure.title} (mean / worst)" if measure in worst[0] else measure.title, cells
+    gaps = [_gap({measure.key: value for measure, value in each.items()}) for each in found]
+    if any(gap is not None for gap in gaps):
+        yield "gap (distilled − personalised)", [percent(gap) for gap in gaps]
+
+
+def _gap(found: Mapping[str, float | None]) -> float | None:
+    """What a client's own training takes away of what it learnt from the others, on the whole test set."""
+    before, after = (found.get(f"stages.{stage}.whole") for stage in ("distilled", "personalised"))
+    return None if before is None or after is None else before - after
+
+
+def further_table(
+    who: str, found: Sequence[tuple[str, Mapping[ReportedRound, Mapping[Measure, str]]]]
+) -> Table | None:
+    """Stages, the server's models and metrics of several runs, below each other by measure; None if there are none.
+
+    who: what is named in a row: runs or variants. found: their names, and the texts of their measures at the last round
+    and at the one chosen on validation.
+    """
+    measures = dict.fromkeys(measure for _, each in found for when in each.values() for measure in when)
+    if not measures:
+        return None
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title="stages, servers' models and metrics in %, mean over clients",
+    )
+    for name in ("measured", who):
+        table.add_column(name, overflow="fold")
+    for name in ("last", "chosen"):
+        table.add_column(name, justify="right")
+    for measure in measures:
+        has = [(name, each) for name, each in found if any(measure in when for when in each.values())]
+        for place, (name, each) in enumerate(has):
+            texts = [each.get(when, {}).get(measure, "–") for when in REPORTED_ROUNDS]
+            first = escape(measure.title) if place == 0 else ""
+            table.add_row(first, escape(name), *texts, end_section=place == len(has) - 1)
+    return table
+
+
+def compare_further(runs: Mapping[str, RunRecord]) -> Table | None:
+    """What was measured beside accuracy in several runs; None if nothing was."""
+    found = [
+        (
+            name,
+            {
+                when: {measure: percent(value) for measure, value in further_measures(record, when).items()}
+                for when in REPORTED_ROUNDS
+                if record.summary[when]
+            },
+        )
+        for name, record in runs.items()
+    ]
+    return further_table("run", found)
+
+
+def confusion_table(record: RunRecord) -> Table | None:
+    """The confusion matrix at the last round, all clients' added; None if there is none or it is too large to print."""
+    metrics = record.summary["last"].get("metrics", {})
+    found = [(title, metrics.get(part, {}).get(CONFUSION)) for part, title in PARTS.items()]
+    title, counts = next(((title, counts) for title, counts in found if counts is not None), ("", []))
+    if not 0 < len(counts) <= MOST_CLASSES:
+        return None
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title=f"confusion matrix, {title} (rows: classes, columns: answers)",
+    )
+    for name in ("", *map(str, range(len(counts)))):
+        table.add_column(name, justify="right")
+    for kind, row in enumerate(counts):
+        table.add_row(str(kind), *(str(count) if count else "·" for count in row))
+    return table
 
 
 def methods_table(*, in_short: bool = True) -> Table:

@@ -17,7 +17,7 @@ from polyfed.disk import UnfitYaml, parse_yaml, read_yaml
 from polyfed.errors import ConfigError
 from polyfed.federation.method import Method, MethodSettings, find
 from polyfed.federation.wire import WireSettings
-from polyfed.learn import Training, can_stack
+from polyfed.learn import METRICS, MetricName, Training, can_stack
 from polyfed.machine import cores
 from polyfed.models import Budget
 from polyfed.runs.keys import outer_first, parse_assignment, set_key
@@ -199,6 +199,20 @@ class Evaluation(Section):
     outputs: Literal["all", "private"] = "all"
     """If outputs also stand for public classes: `all` lets an answer be one of those (and be wrong), `private` takes
     the best among the private classes."""
+    metrics: list[MetricName] = []
+    """Metrics beside accuracy, on a client's own test rows and on the whole test set; `all` for every one."""
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _read_metrics(cls, value: Any) -> Any:
+        """`auc` for `[auc]`, and `all`; in one order, each once."""
+        wanted = [value] if isinstance(value, str) else value
+        if not isinstance(wanted, list | tuple):
+            return value
+        if "all" in wanted:
+            return list(METRICS)
+        known = [name for name in METRICS if name in wanted]
+        return known + [name for name in wanted if name not in METRICS]
 
 
 class RunConfig(Section):
@@ -248,11 +262,7 @@ class RunConfig(Section):
 
     def method_settings(self) -> MethodSettings:
         """The method's settings; a mistake in them is a `ConfigError`."""
-        schema = find(self.method.name).Settings
-        try:
-            return schema(**self.method.settings)
-        except ValidationError as error:
-            raise ConfigError(explain(error, schema, "method")) from None
+        return settings_of(find(self.method.name), self.method.settings)
 
     def make_method(self) -> Method:
         """The method with its settings."""
@@ -269,6 +279,19 @@ class RunConfig(Section):
         content = self.model_dump(mode="json")
         content["method"] = {"name": self.method.name, **self.method.settings}
         return content
+
+
+def settings_of(method: type[Method], given: Mapping[str, Any]) -> MethodSettings:
+    """A method's settings from what was given for them; a mistake in it is a `ConfigError`."""
+    schema = method.Settings
+    if given and not schema.model_fields:
+        raise ConfigError(
+            f"method.{next(iter(given))}: unknown key, {method.name} has no settings of its own"
+        )
+    try:
+        return schema(**given)
+    except ValidationError as error:
+        raise ConfigError(explain(error, schema, "method")) from None
 
 
 def read_config(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:

@@ -3,7 +3,8 @@ nothing of it, and it changes nothing of training.
 
 Clients with a model of their own score it on their validation and test rows and on the whole test set. Where one model
 is shared by many, the whole test set is cut into as many parts as it has clients, each scores one part, and the counts
-are added: it is seen once. The server's models are scored on all of the engine's workers.
+are added: it is seen once. The server's models are scored on all of the engine's workers; so is a shared one where
+further metrics are asked for, because an AUC does not add up over parts.
 """
 
 from __future__ import annotations
@@ -16,17 +17,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polyfed import learn
+from polyfed.data import Rows
 from polyfed.federation.engine import Failure
 from polyfed.federation.fields import Declared
 from polyfed.federation.fleet import EngineFleet
 from polyfed.federation.message import Fields, Kind, Weights
 from polyfed.federation.method import Method, Reply, StepOwner, client_step, reads_only, server_step
-from polyfed.federation.nodes import Assistant, Client, Measurement, ScratchModels, Server
+from polyfed.federation.nodes import Assistant, Client, Measurement, Part, ScratchModels, Server
 from polyfed.federation.roster import Facts, Roster
+from polyfed.learn import MetricName
 from polyfed.runs import metrics
 
 NAME = "evaluation"
@@ -37,22 +40,34 @@ SERVER_PARTS = 32  # into so many parts, at most, the test set is cut for a serv
 class ClientObserver:
     """Scores a client's models during a step."""
 
-    def __init__(self, among: int | None) -> None:
-        """among: of how many of the first outputs the best is taken for the answer; None for all of them."""
+    def __init__(self, among: int | None, metrics: Sequence[MetricName] = ()) -> None:
+        """among: of how many of the first outputs the best is taken for the answer; None for all of them.
+
+        metrics: what is wanted beside accuracy, on test rows.
+        """
         self.among = among
+        self.metrics = tuple(metrics)
 
     def scores(self, me: Client, model: nn.Module, whole: slice) -> Measurement:
-        parts = {
+        parts: dict[Part, Rows] = {
             "validation": me.data.whole_validation or me.data.validation,
             "own": me.data.test,
             "whole": me.data.whole_test[whole],
         }
+        found: Measurement = {}
         with learn.evaluating(model):
-            return {
-                name: learn.score(model, *me.tensors(rows, model), self.among)
-                for name, rows in parts.items()
-                if len(rows)
-            }
+            for part, rows in parts.items():
+                if len(rows):
+                    x, y = me.tensors(rows, model)
+                    self.note(found, part, learn.predict(model, x), y)
+        return found
+
+    def note(self, found: Measurement, part: Part, logits: Tensor, y: Tensor) -> None:
+        """Add to a measurement what these logits say of a part."""
+        logits = logits[:, : self.among]
+        found[part] = learn.count_right(logits, y)
+        if self.metrics and part != "validation":
+            found.setdefault("metrics", {})[part] = learn.metrics_of(logits, y, self.metrics)
 
     def local_loss(self, me: Client, batch: int) -> float:
         x, y = me.tensors(me.train)
@@ -65,9 +80,11 @@ class EvaluationSteps(StepOwner):
 
     sends: ClassVar[Declared] = {"weights": Kind.WEIGHTS}
 
-    def __init__(self, method: Method, among: int | None) -> None:
+    def __init__(self, method: Method, among: int | None, metrics: Sequence[MetricName] = ()) -> None:
         self.method = method
-        self.observer = ClientObserver(among)
+        self.observer = ClientObserver(among, metrics)
+        if metrics:
+            learn.load_metrics()  # here, so that processes that are forked find them loaded
 
     @client_step
     @reads_only
@@ -87,10 +104,15 @@ class EvaluationSteps(StepOwner):
 
     @server_step
     def score_part(self, helper: Assistant, models: Mapping[str, Weights], part: tuple[int, int]) -> Fields:
-        """[right, of] on a part of the test set: of a model, or of several that answer with their mean logits."""
+        """[right, of] on a part of the test set: of a model, or of several that answer with their mean logits.
+
+        Where metrics are asked for, the logits themselves: they stay at the server.
+        """
         model = _together(helper.scratch_model, models)
-        rows = helper.test[slice(*part)]
-        return {"score": learn.score(model, *helper.tensors(rows, _first(model)), self.observer.among)}
+        x, y = helper.tensors(helper.test[slice(*part)], _first(model))
+        if self.observer.metrics:
+            return {"logits": learn.predict(model, x), "labels": y}
+        return {"score": learn.score(model, x, y, self.observer.among)}
 
     def _used(self, me: Client, weights: Weights | None) -> nn.Module:
         """The client's own model; or the weights it is served, with what it adds to them."""
@@ -134,7 +156,12 @@ class Evaluation:
         self.scored = scored
         self._count_test_rows = count_test_rows
         self.others = others
-        self._server: dict[str, list[int]] = {}
+        self._server: dict[str, Measurement] = {}
+
+    @property
+    def metrics(self) -> tuple[MetricName, ...]:
+        """What is asked for beside accuracy."""
+        return self.steps.observer.metrics
 
     @functools.cached_property
     def test_rows(self) -> int:
@@ -148,14 +175,22 @@ class Evaluation:
 
     def measure(self, stage: str, models: Mapping[str, Weights]) -> None:
         """Score a server's model, or several as an ensemble, on the whole test set (in rounds that are evaluated)."""
-        if not self.fleet.measuring or not self.test_rows:
-            return
+        if self.fleet.measuring and self.test_rows:
+            self._server[stage] = self._on_whole(models)
+
+    def _on_whole(self, models: Mapping[str, Weights]) -> Measurement:
+        """What a model, or several as an ensemble, reach on the whole test set, on all of the engine's workers."""
         # Cut where evaluation's batches end: the same batches as in one go, so the same bits.
         batches = -(-self.test_rows // learn.EVALUATION_BATCH)
         rows = learn.EVALUATION_BATCH * -(-batches // SERVER_PARTS)
         jobs = [{"part": [start, start + rows]} for start in range(0, self.test_rows, rows)]
-        found = self.fleet.spread(self.steps.score_part, jobs, {"models": dict(models)})
-        self._server[stage] = _added([part["score"] for part in found])
+        parts = list(self.fleet.spread(self.steps.score_part, jobs, {"models": dict(models)}))
+        if not self.metrics:
+            return {"whole": _added([part["score"] for part in parts])}
+        found: Measurement = {}
+        logits, labels = (torch.cat([part[field] for part in parts]) for field in ("logits", "labels"))
+        self.steps.observer.note(found, "whole", logits, labels)
+        return metrics.with_nulls(found, self.metrics)
 
     # -- the clients' ----------------------------------------------------------------------------------------
 
@@ -175,13 +210,22 @@ class Evaluation:
         return scores
 
     def _shared(self, members: Sequence[Facts], weights: Weights) -> dict[int, Measurement]:
-        """One model for many: the whole test set is cut into parts, each scored by another member."""
+        """One model for many: the whole test set is cut into parts, each scored by another member.
+
+        Not so where metrics are asked for: then members look at their own rows alone.
+        """
+        if self.metrics:
+            scores = self._examined(members, {"weights": weights}, {facts.index: [0, 0] for facts in members})
+            if not scores or not self.test_rows:
+                return scores
+            whole = self._on_whole({members[0].architecture: weights})
+            return {index: _with_whole(score, whole) for index, score in scores.items()}
         cuts = [place * self.test_rows // len(members) for place in range(len(members) + 1)]
         parts = {facts.index: [cuts[place], cuts[place + 1]] for place, facts in enumerate(members)}
         scores = self._examined(members, {"weights": weights}, parts)
-        whole = [score["whole"] for score in scores.values() if "whole" in score]
-        if whole:
-            scores = {index: {**score, "whole": _added(whole)} for index, score in scores.items()}
+        seen = [score["whole"] for score in scores.values() if "whole" in score]
+        if seen:
+            scores = {index: {**score, "whole": _added(seen)} for index, score in scores.items()}
         return scores
 
     def _examined(
@@ -196,7 +240,7 @@ class Evaluation:
             pass
         found = self.fleet.reports[before:]
         del self.fleet.reports[before:]
-        return {facts.index: _measurements(report)[RESULT] for facts, report in found}
+        return {facts.index: self._measurements(report)[RESULT] for facts, report in found}
 
     def final_models(self, clients: Sequence[Facts], server: Server) -> Iterator[Reply]:
         """The model that each client uses, one after the other."""
@@ -218,9 +262,13 @@ class Evaluation:
         """What clients measured in this round, by stage."""
         stages: defaultdict[str, dict[int, Measurement]] = defaultdict(dict)
         for facts, report in self.fleet.reports:
-            for stage, measurement in _measurements(report).items():
+            for stage, measurement in self._measurements(report).items():
                 stages[stage][facts.index] = measurement
         return stages
+
+    def _measurements(self, report: Fields) -> dict[str, Measurement]:
+        measured: Any = report.get("measured", {})
+        return {stage: metrics.with_nulls(found, self.metrics) for stage, found in measured.items()}
 
     def line(self, scores: Mapping[int, Measurement], roster: Roster) -> dict[str, Any]:
         """A round's part of the history: the result, stages, notes, the server's models, failures."""
@@ -243,7 +291,13 @@ class Evaluation:
             # JSON has no NaN: a loss that is none is null.
             line["noted"] = {name: mean if math.isfinite(mean) else None for name, mean in means.items()}
         if self._server:
-            line["server"] = {stage: metrics.accuracy(score) for stage, score in self._server.items()}
+            line["server"] = {
+                stage: metrics.accuracy(found["whole"]) for stage, found in self._server.items()
+            }
+            if self.metrics:
+                line["server_metrics"] = {
+                    stage: found["metrics"]["whole"] for stage, found in self._server.items()
+                }
         if self.fleet.failures:
             line["failures"] = [_told(failure, roster) for failure in self.fleet.failures]
         return line
@@ -253,12 +307,13 @@ def _served(weights: Weights | None) -> dict[str, Any]:
     return {} if weights is None else {"weights": weights}
 
 
-def _measurements(report: Fields) -> dict[str, Measurement]:
-    return report.get("measured", {})  # type: ignore[return-value]
-
-
 def _notes(report: Fields) -> dict[str, float]:
     return report.get("noted", {})  # type: ignore[return-value]
+
+
+def _with_whole(score: Measurement, whole: Measurement) -> Measurement:
+    """A client's measurement on its own rows, with that of a shared model on the whole test set."""
+    return {**score, **whole, "metrics": {**score.get("metrics", {}), **whole["metrics"]}}
 
 
 def _added(scores: Sequence[Sequence[int]]) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from polyfed.data import DataSet, Rows
 from polyfed.errors import DataError
 from polyfed.federation.nodes import Holdings
 from polyfed.runs.config import RunConfig
+from polyfed.runs.federation import scored_clients
 from polyfed.seeds import Seeds
 
 Ints = NDArray[np.int64]
@@ -159,8 +161,8 @@ class FederatedData:
 
     @functools.cached_property
     def whole_test(self) -> Rows:
-        """The data set's own test split; where there is none, all clients' test rows together."""
-        rows = self._test_set.rows() if self._test_set is not None else self._everybodys(2)
+        """The data set's own test split; where there is none, the test rows of all clients that are scored."""
+        rows = self._test_set.rows() if self._test_set is not None else self._together(2, self._scored())
         most = self.config.evaluate.test_rows
         if most is not None and most < len(rows):
             chosen = self.seeds.numpy("test rows").choice(len(rows), most, replace=False)
@@ -169,18 +171,21 @@ class FederatedData:
 
     @property
     def own_in_whole(self) -> bool:
-        """Whether the whole test set is all clients' own test rows, so that the others' rows can be told apart."""
+        """Whether the whole test set is the clients' own test rows, so that the others' rows can be told apart."""
         return self._test_set is None and self.config.evaluate.test_rows is None
 
     @functools.cached_property
     def whole_validation(self) -> Rows | None:
-        """All clients' validation rows together, if the best round is to be chosen on them."""
-        return None if self.config.evaluate.validation == "own" else self._everybodys(1)
+        """The validation rows of all that are scored, if the best round is to be chosen on them."""
+        return None if self.config.evaluate.validation == "own" else self._together(1, self._scored())
 
     @functools.cached_property
     def everyone(self) -> Rows:
         """Everybody's training rows in one place."""
-        return self._everybodys(0)
+        return self._together(0, range(self.clients))
 
-    def _everybodys(self, part: int) -> Rows:
-        return self.dataset.rows(np.concatenate([self.split(index)[part] for index in range(self.clients)]))
+    def _scored(self) -> Sequence[int]:
+        return scored_clients(self.config, self.seeds, self.clients)
+
+    def _together(self, part: int, clients: Sequence[int]) -> Rows:
+        return self.dataset.rows(np.concatenate([self.split(index)[part] for index in clients]))

@@ -57,7 +57,7 @@ class Federation(Protocol):
 
     @property
     def own_in_whole(self) -> bool:
-        """Whether the whole test set is all clients' own test rows."""
+        """Whether the whole test set is the scored clients' own test rows."""
 
     def server(self) -> Server:
         """A server as it is before the first round."""

@@ -1,4 +1,4 @@
-"""What the scores of the clients say: mean, worst, best, spread; AMP, FM, WLP; by architecture.
+"""What the scores of the clients say: mean, worst, best, spread; AMP, FM, WLP; by architecture; further metrics.
 
 Accuracies are shares from 0 to 1. `own` is a client's own test rows, `whole` the whole test set, and `others` the other
 clients' test rows where the whole set is made of these. FedH2L calls their means WDP, ACC and CDP.
@@ -10,12 +10,16 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
+
 from polyfed.federation.message import Kind
-from polyfed.federation.nodes import Measurement
+from polyfed.federation.nodes import Measurement, Part
+from polyfed.learn import CONFUSION, MetricName, Metrics
 
 Summary = dict[str, Any]
 
-PARTS = ("own", "whole", "others")
+PARTS: tuple[Part, ...] = ("own", "whole", "others")
+SMALLER_IS_BETTER: frozenset[str] = frozenset({"calibration-error"})
 
 ReportedRound = Literal["last", "chosen"]
 """Results are reported at the last round, and at the one chosen on validation."""
@@ -71,6 +75,9 @@ def summarise(scores: Mapping[int, Measurement], architecture: Callable[[int], s
     validation = [score["validation"] for score in scores.values() if "validation" in score]
     if validation:
         summary["validation"] = amp(validation)
+    metrics = _summarise_metrics(list(scores.values()))
+    if metrics:
+        summary["metrics"] = metrics
     groups: dict[str, list[Measurement]] = {}
     for index, score in scores.items():
         groups.setdefault(architecture(index), []).append(score)
@@ -83,6 +90,45 @@ def summarise(scores: Mapping[int, Measurement], architecture: Callable[[int], s
         for name, members in groups.items()
     }
     return summary
+
+
+def _summarise_metrics(scores: Sequence[Measurement]) -> Summary:
+    """By part and name: mean, worst, best and spread over the clients where a metric has a value; None if nowhere.
+
+    Confusion matrices are added.
+    """
+    found: dict[str, dict[str, list[Any]]] = {}
+    for score in scores:
+        for part, metrics in score.get("metrics", {}).items():
+            for name, value in metrics.items():
+                values = found.setdefault(part, {}).setdefault(name, [])
+                if value is not None:
+                    values.append(value)
+    return {
+        part: {name: _over_clients(name, values) for name, values in metrics.items()}
+        for part, metrics in found.items()
+    }
+
+
+def _over_clients(name: str, values: Sequence[Any]) -> Any:
+    if not values:
+        return None
+    if name == CONFUSION:
+        return np.sum(values, axis=0).tolist()
+    spread = spread_of(values)
+    if name in SMALLER_IS_BETTER:
+        spread["worst"], spread["best"] = spread["best"], spread["worst"]
+    return spread
+
+
+def with_nulls(score: Measurement, names: Sequence[MetricName]) -> Measurement:
+    """A measurement with None for every metric that has no value: such as the AUC of a single class."""
+    if "metrics" not in score:
+        return score
+    filled: dict[Part, Metrics] = {
+        part: {name: found.get(name) for name in names} for part, found in score["metrics"].items()
+    }
+    return {**score, "metrics": filled}
 
 
 def with_others(score: Measurement) -> Measurement:

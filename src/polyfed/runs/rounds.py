@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ import safetensors.torch
 import torch
 
 from polyfed import disk, learn
-from polyfed.errors import CheckpointError, RunError, WorkerLost
-from polyfed.federation.engine import Engine
+from polyfed.errors import CheckpointError, RunError, StepFailed, WorkerLost
+from polyfed.federation.engine import Engine, Failure
 from polyfed.federation.fleet import EngineFleet
 from polyfed.federation.ledger import Ledger
 from polyfed.federation.message import METADATA_KEY, Weights
@@ -52,7 +52,7 @@ class Run:
         self._open = False
         self._saved_at = time.monotonic()
         self._pause = self.config.checkpoint_seconds
-        self._steps = EvaluationSteps(self.method, federation.scored_outputs)
+        self._steps = EvaluationSteps(self.method, federation.scored_outputs, self.config.evaluate.metrics)
         self.program = Program(self.method, {evaluation.NAME: self._steps}, Wire(self.config.wire))
         self._reset()
 
@@ -204,7 +204,7 @@ class Run:
         before = time.perf_counter()
         self._learn(lambda: self.method.round(number, self.fleet, self.server))
         learnt = time.perf_counter()
-        scores = self.evaluation.look(self.server) if evaluating else {}
+        scores = self._look() if evaluating else {}
         self.seconds = time.perf_counter() - started
         logger.debug(
             "%s: round %d: learnt in %.2f s, %s",
@@ -229,18 +229,44 @@ class Run:
 
     def _end_learning(self) -> None:
         """Keep the tracebacks of what failed. If nobody answered, that ends the run."""
+        self._log_failures(self.fleet.failures)
+        self.fleet.end()
+
+    def _look(self) -> dict[int, Any]:
+        """Every scored client's measurement. A last round in which there is none ends the run: it has no result."""
+        before = len(self.fleet.failures)
+        scores = self.evaluation.look(self.server)
+        failures = self.fleet.failures[before:]
+        self._log_failures(failures)
+        if not scores:
+            reason = f"round {self.fleet.round}: no client could be scored"
+            cause = None
+            for last in failures[-1:]:
+                reason += f", {self._name(last)} in step '{last.step}': {last.reason}"
+                cause = StepFailed(last.traceback) if last.traceback else None
+            if self.fleet.round == self.config.rounds:
+                raise RunError(
+                    f"{reason}; `polyfed resume {self.path}` tries the last round again"
+                ) from cause
+            logger.warning("%s", reason)
+        return scores
+
+    def _log_failures(self, failures: Sequence[Failure]) -> None:
         told: dict[str, list[str]] = {}
-        for failure in self.fleet.failures:
-            name = "the server" if failure.client is None else self.federation.roster.name(failure.client)
-            where = f"{self.path}: round {self.fleet.round}"
+        where = f"{self.path}: round {self.fleet.round}"
+        for failure in failures:
+            name = self._name(failure)
             logger.debug("%s: %s failed in step '%s': %s", where, name, failure.step, failure.reason)
-            if failure.traceback and failure.client is not None:
+            if failure.traceback:
                 told.setdefault(failure.traceback, []).append(f"{name} in step '{failure.step}'")
         if told:
             with (self.path / FAILURES_LOG).open("a") as file:
-                for text, who in told.items():
-                    file.write(f"round {self.fleet.round}: {', '.join(who)}\n{text}\n")
-        self.fleet.end()
+                for text, all_of_them in told.items():
+                    file.write(f"round {self.fleet.round}: {', '.join(all_of_them)}\n{text}\n")
+
+    def _name(self, failure: Failure) -> str:
+        assert failure.client is not None, "a server's step that fails ends the run at once"
+        return self.federation.roster.name(failure.client)
 
     def _open_round(self, number: int, *, measuring: bool) -> None:
         self.fleet.begin(number, measuring=measuring)
@@ -324,11 +350,13 @@ class Run:
         self._write_models()
         logger.debug("%s: final models are written", self.path)
         lines = [line for line in self.directory.history.lines() if "summary" in line]
+        if not lines or lines[-1]["round"] != self.round:
+            raise RunError(f"{self.path} has no result: in its last round no client could be scored")
         chosen = metrics.chosen_round(lines)
         by_round = {
             line["round"]: {
                 **line["summary"],
-                **{key: line[key] for key in ("stages", "server") if key in line},
+                **{key: line[key] for key in ("stages", "server", "server_metrics") if key in line},
             }
             for line in lines
         }

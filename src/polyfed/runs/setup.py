@@ -166,7 +166,7 @@ class Simulation:
             seeds=self.seeds,
             device=self.device,
             scratch_model=scratch_model,
-            observer=ClientObserver(self.scored_outputs),
+            observer=ClientObserver(self.scored_outputs, self.config.evaluate.metrics),
             run_training=self.config.training,
             shape=self.models.shape,
             outputs=self.outputs,

@@ -6,116 +6,234 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from scipy import stats
 
 from polyfed.experiments.papers import Paper
-from polyfed.experiments.papers.claims import BySeed, Comparison, judge, judge_all
+from polyfed.experiments.papers.claims import (
+    Comparison,
+    FindNumber,
+    PaperCheck,
+    Verdict,
+    check_printed,
+    judge,
+    judge_all,
+    tally,
+    what_of,
+)
+from polyfed.experiments.papers.numbers import Number
 from polyfed.experiments.papers.paper import Claim
 from polyfed.experiments.papers.terms import columns_judged
 
-Numbers = Mapping[str, Mapping[int, float]]
+Numbers = Mapping[str, Number]
 
 
-def verdict(numbers: Numbers, **claim: Any) -> Any:
-    """A claim judged in a column `c` of a table `t`, on numbers by row (or `row@column`, or `table.row`)."""
+def found_in(numbers: Numbers) -> FindNumber:
+    """Numbers by row, or `row@column`, or `table.row`."""
 
-    def find(table: str, row: str, column: str) -> BySeed:
+    def find(table: str, row: str, column: str) -> Number:
         name = row if table == "t" else f"{table}.{row}"
-        return numbers.get(f"{name}@{column}") or numbers.get(name) or {}
+        return numbers.get(f"{name}@{column}", numbers.get(name, {}))
 
-    return judge(Claim(text="x", **claim), "t", "c", find)
+    return find
 
 
-def test_an_order_is_shown_if_the_mean_difference_is_larger_than_its_spread() -> None:
-    # a − b: 2, 4, 6; mean 4, sample deviation √((4 + 0 + 4) / 2) = 2; 4 > 2
-    found = verdict({"a": {0: 12, 1: 24, 2: 36}, "b": {0: 10, 1: 20, 2: 30}}, order=["a", "b"])
+def verdict(numbers: Numbers, **claim: Any) -> Verdict:
+    """A claim judged in a column `c` of a table `t`."""
+    return judge(Claim(text="x", **claim), "t", "c", found_in(numbers))
+
+
+def seeds(*values: float) -> dict[int, float]:
+    return dict(enumerate(values))
+
+
+def zero(number: int) -> dict[int, float]:
+    return seeds(*[0.0] * number)
+
+
+def test_an_order_is_shown_by_a_one_sided_paired_t_test() -> None:
+    # a − b: 2, 4, 6; mean 4, deviation 2, t = 4 / (2 / √3) = 3.46, p = 0.037
+    found = verdict({"a": seeds(12, 24, 36), "b": seeds(10, 20, 30)}, order=["a", "b"])
+    p = stats.ttest_rel([12, 24, 36], [10, 20, 30], alternative="greater").pvalue
+    assert p < 0.05
     assert found.mark == "shown"
-    assert found.weakest == Comparison("a − b", mean=4.0, spread=2.0, held=3, seeds=3, slack=2.0)
+    comparison = found.comparison
+    assert comparison is not None
+    assert (comparison.mean, comparison.spread, comparison.held, comparison.seeds) == (4.0, 2.0, 3, 3)
+    assert comparison.p == pytest.approx(p)
+    assert comparison.p_opposite == pytest.approx(1 - p)
 
 
-def test_an_order_is_not_shown_if_the_spread_is_as_large() -> None:
-    # a − b: 0, 2, 4; mean 2, deviation 2: not more than its spread, though it holds in two seeds of three
-    found = verdict({"a": {0: 10, 1: 22, 2: 34}, "b": {0: 10, 1: 20, 2: 30}}, order=["a", "b"])
-    assert (found.mark, found.weakest.held) == ("not shown", 2)
+def test_a_mean_beyond_its_spread_is_not_enough() -> None:
+    # a − b: 1, 4, 7; mean 4, deviation 3, t = 2.31, p = 0.074, though it holds in every seed
+    found = verdict({"a": seeds(1, 4, 7), "b": zero(3)}, order=["a", "b"])
+    assert found.mark == "not shown"
+    assert found.comparison is not None and found.comparison.held == 3
+
+
+def test_more_seeds_show_an_effect_smaller_than_its_spread() -> None:
+    """0.5 ± 1.0 over 40 seeds."""
+    values = seeds(*(0.5 + (1 if seed % 2 else -1) for seed in range(40)))
+    assert verdict({"a": values, "b": zero(40)}, order=["a", "b"]).mark == "shown"
+    assert (
+        verdict({"a": seeds(*list(values.values())[:6]), "b": zero(6)}, order=["a", "b"]).mark == "not shown"
+    )
+
+
+def test_the_opposite_contradicts_a_claim() -> None:
+    found = verdict({"a": seeds(10, 20, 30), "b": seeds(12, 24, 36)}, order=["a", "b"])
+    assert found.mark == "contradicted"
+    assert found.comparison is not None and found.comparison.p_opposite == pytest.approx(0.0370, abs=1e-4)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_with_fewer_than_three_seeds_nothing_is_judged_but_the_numbers_are_there(number: int) -> None:
+    found = verdict({"a": seeds(*[50.0, 60.0][:number]), "b": zero(number)}, order=["a", "b"])
+    assert found.mark == "not judged"
+    assert found.comparison is not None
+    assert (found.comparison.seeds, found.comparison.held, found.comparison.p) == (number, number, None)
 
 
 def test_seeds_are_paired() -> None:
-    """Each run differs by 40 between seeds, but the difference is always 1: spread 0, shown."""
-    found = verdict({"a": {0: 11, 1: 51}, "b": {1: 50, 0: 10}}, order=["a", "b"])
-    assert (found.mark, found.weakest.mean, found.weakest.spread) == ("shown", 1.0, 0.0)
+    """Each run differs by 40 between seeds, but the difference is always 1: p = 0."""
+    numbers: Numbers = {"a": seeds(11, 51, 91), "b": {2: 90, 1: 50, 0: 10}}
+    found = verdict(numbers, order=["a", "b"])
+    assert found == Verdict("shown", Comparison(1.0, 0.0, 3, 3, 0.0, 1.0))
 
 
 def test_only_seeds_that_both_have_count() -> None:
-    found = verdict({"a": {0: 11, 1: 51, 2: 0}, "b": {1: 50, 0: 10, 3: 99}}, order=["a", "b"])
-    assert (found.mark, found.weakest.seeds) == ("shown", 2)
+    numbers: Numbers = {"a": seeds(11, 51, 91, 0), "b": {1: 50, 0: 10, 2: 90, 7: 99}}
+    found = verdict(numbers, order=["a", "b"])
+    assert found.comparison is not None and found.comparison.seeds == 3
+    assert verdict({**numbers, "b": {0: 10, 1: 50}}, order=["a", "b"]).mark == "not judged"
 
 
-@pytest.mark.parametrize(("a", "mark"), [(10.1, "shown"), (10.0, "not shown"), (9.9, "not shown")])
-def test_with_one_seed_a_difference_is_enough(a: float, mark: str) -> None:
-    found = verdict({"a": {0: a}, "b": {0: 10}}, order=["a", "b"])
-    assert (found.mark, found.weakest.spread) == (mark, None)
+@pytest.mark.parametrize(
+    ("difference", "mark"),
+    [(1.1, "shown"), (1.0, "not shown"), (0.9, "contradicted"), (-5.0, "contradicted")],
+)
+def test_without_variance_the_margin_decides_and_on_it_nothing_is_shown(difference: float, mark: str) -> None:
+    numbers = {"a": seeds(*[10 + difference] * 3), "b": seeds(10, 10, 10)}
+    assert verdict(numbers, order=["a", "b"], margin=1).mark == mark
 
 
-def test_a_margin_has_to_be_exceeded() -> None:
-    numbers = {"a": {0: 12, 1: 24, 2: 36}, "b": {0: 10, 1: 20, 2: 30}}  # 4 ± 2
-    assert verdict(numbers, order=["a", "b"], margin=1.9).mark == "shown"
-    found = verdict(numbers, order=["a", "b"], margin=2.0)
-    assert (found.mark, found.weakest.held) == ("not shown", 2)
+def test_a_margin_has_to_be_exceeded_significantly() -> None:
+    numbers = {
+        "a": seeds(9, 10, 11),
+        "b": zero(3),
+    }  # 10 ± 1: t = (10 − m) / 0.577, and 2.92 is the critical value
+    assert verdict(numbers, order=["a", "b"], margin=8.3).mark == "shown"
+    assert verdict(numbers, order=["a", "b"], margin=8.4).mark == "not shown"
+    assert verdict(numbers, order=["a", "b"], margin=11.6).mark == "not shown"
+    assert verdict(numbers, order=["a", "b"], margin=11.7).mark == "contradicted"
 
 
 def test_a_margin_below_zero_allows_to_fall_short_by_that_much() -> None:
-    numbers: Numbers = {"a": {0: 9.4, 1: 19.6}, "b": {0: 10, 1: 20}}  # −0.6 and −0.4: −0.5 ± 0.14
+    numbers = {"a": seeds(9.4, 19.5, 29.6), "b": seeds(10, 20, 30)}  # −0.5 ± 0.1
     assert verdict(numbers, order=["a", "b"], margin=-1).mark == "shown"
     assert verdict(numbers, order=["a", "b"], margin=-0.6).mark == "not shown"
 
 
-def test_in_a_chain_the_weakest_comparison_decides() -> None:
-    # a − b: 10 ± 0; b − c: 1, 3, mean 2, deviation √2 ≈ 1.41, slack 0.59; c − d: 5 ± 0
-    numbers: dict[str, dict[int, float]] = {
-        "a": {0: 20, 1: 20},
-        "b": {0: 10, 1: 10},
-        "c": {0: 9, 1: 7},
-        "d": {0: 4, 1: 2},
-    }
-    found = verdict(numbers, order=["a", "b", "c", "d"])
-    assert (found.mark, found.weakest.what) == ("shown", "b − c")
-    assert found.weakest.slack == pytest.approx(2 - 2**0.5)
-    numbers["d"] = {0: 8, 1: 8}  # c − d: 1, −1
-    found = verdict(numbers, order=["a", "b", "c", "d"])
-    assert (found.mark, found.weakest.what) == ("not shown", "c − d")
-    assert [comparison.what for comparison in found.comparisons] == ["a − b", "b − c", "c − d"]
-
-
 def test_a_ratio_is_judged_seed_by_seed() -> None:
-    # a / b: 2, 3; mean 2.5, deviation √0.5 ≈ 0.71
-    numbers = {"a": {0: 20, 1: 60}, "b": {0: 10, 1: 20}}
-    assert verdict(numbers, ratio=["a", "b"], at_least=1.7).mark == "shown"
-    assert verdict(numbers, ratio=["a", "b"], at_least=1.8).mark == "not shown"
-    assert verdict(numbers, ratio=["a", "b"], at_most=3.3).mark == "shown"
-    found = verdict(numbers, ratio=["a", "b"], at_most=2.9)
-    assert (found.mark, found.weakest.held, found.weakest.what) == ("not shown", 1, "a / b")
+    # a / b: 2, 3, 4; mean 3, deviation 1: 3 ± 2.92 · 0.577 = 1.31 … 4.69
+    numbers = {"a": seeds(20, 60, 40), "b": seeds(10, 20, 10)}
+    assert verdict(numbers, ratio=["a", "b"], at_least=1.3).mark == "shown"
+    assert verdict(numbers, ratio=["a", "b"], at_least=1.4).mark == "not shown"
+    assert verdict(numbers, ratio=["a", "b"], at_least=4.7).mark == "contradicted"
+    assert verdict(numbers, ratio=["a", "b"], at_most=4.7).mark == "shown"
+    assert verdict(numbers, ratio=["a", "b"], at_most=4.6).mark == "not shown"
+    assert verdict(numbers, ratio=["a", "b"], at_most=1.3).mark == "contradicted"
+
+
+@pytest.mark.parametrize(("at_least", "mark"), [(57, "shown"), (58, "not shown"), (1000, "contradicted")])
+def test_bytes_that_do_not_vary_decide_a_ratio(at_least: float, mark: str) -> None:
+    numbers = {"a": seeds(*[5800.0] * 3), "b": seeds(*[100.0] * 3)}
+    assert verdict(numbers, ratio=["a", "b"], at_least=at_least).mark == mark
 
 
 def test_a_ratio_to_nothing_is_not_measured() -> None:
-    assert verdict({"a": {0: 20}, "b": {0: 0}}, ratio=["a", "b"], at_least=2).mark == "not measured"
+    assert (
+        verdict({"a": seeds(20, 20, 20), "b": zero(3)}, ratio=["a", "b"], at_least=2).mark == "not measured"
+    )
+    assert verdict({"a": 20.0, "b": 0.0}, ratio=["a", "b"], at_least=2).mark == "not measured"
 
 
-def test_near_is_within_either_way() -> None:
-    # a − b: −1, 1; mean 0, deviation √2
-    numbers = {"a": {0: 9, 1: 11}, "b": {0: 10, 1: 10}}
-    assert verdict(numbers, near=["a", "b"], within=1.5).mark == "shown"
-    assert verdict(numbers, near=["a", "b"], within=1.4).mark == "not shown"
-    assert verdict({"a": {0: 5}, "b": {0: 10}}, near=["a", "b"], within=4).mark == "not shown"
+def test_near_is_shown_by_two_one_sided_tests() -> None:
+    # a − b: −1, 0, 1; 0 ± 2.92 · 0.577 = ± 1.686
+    numbers = {"a": seeds(9, 10, 11), "b": seeds(10, 10, 10)}
+    assert verdict(numbers, near=["a", "b"], within=1.7).mark == "shown"
+    assert verdict(numbers, near=["a", "b"], within=1.6).mark == "not shown"
+
+
+def test_near_is_contradicted_only_beyond_its_band_on_either_side() -> None:
+    # 5 ± 1 and −5 ± 1: beyond 3.31 by the test
+    for sign in (1, -1):
+        numbers = {"a": seeds(4 * sign, 5 * sign, 6 * sign), "b": zero(3)}
+        assert verdict(numbers, near=["a", "b"], within=3.3).mark == "contradicted"
+        assert verdict(numbers, near=["a", "b"], within=3.4).mark == "not shown"
+        assert verdict(numbers, near=["a", "b"], within=6.6).mark == "not shown"
+        assert verdict(numbers, near=["a", "b"], within=6.7).mark == "shown"
+
+
+def test_near_with_a_margin_is_about_that_far_above() -> None:
+    numbers = {"a": seeds(1.9, 2.0, 2.1), "b": zero(3)}
+    assert verdict(numbers, near=["a", "b"], margin=2, within=1).mark == "shown"
+    assert verdict(numbers, near=["b", "a"], margin=2, within=1).mark == "contradicted"
+
+
+def test_a_number_by_itself_may_have_a_bound() -> None:
+    numbers = {"gap": seeds(1.0, 1.1, 1.2)}
+    assert verdict(numbers, value="gap", at_most=3.15).mark == "shown"
+    assert verdict(numbers, value="gap", at_least=3.15).mark == "contradicted"
 
 
 def test_what_was_left_out_is_not_measured() -> None:
-    found = verdict({"a": {0: 12}, "b": {0: 10}}, order=["a", "b", "c"])
-    assert (found.mark, found.weakest) == ("not measured", None)
+    assert verdict({"a": seeds(1, 2, 3)}, order=["a", "b"]) == Verdict("not measured")
+
+
+@pytest.mark.parametrize(("four", "mark"), [(19.0, "shown"), (20.0, "not shown"), (21.0, "contradicted")])
+def test_what_was_counted_is_compared_exactly(four: float, mark: str) -> None:
+    found = verdict({"four": four, "one": 5.0}, ratio=["four", "one"], at_most=4)
+    assert found == Verdict(mark, Comparison(four / 5, None, held=0, seeds=0))  # type: ignore[arg-type]
+    assert not found.is_tested
+
+
+def test_what_was_counted_beside_what_was_measured_is_the_same_for_every_seed() -> None:
+    found = verdict({"a": seeds(11, 12, 13), "b": 1.0}, order=["a", "b"])
+    assert found.comparison is not None and (found.comparison.mean, found.comparison.seeds) == (11.0, 3)
 
 
 def test_terms_name_other_columns_and_other_tables() -> None:
-    numbers = {"gap@x": {0: 9}, "gap@y": {0: 2}, "gap@c": {0: 5}, "u.gap@c": {0: 7}, "u.gap@y": {0: 1}}
-    assert verdict(numbers, order=["gap@x", "u.gap", "gap", "gap@y", "u.gap@y"]).mark == "shown"
-    assert verdict(numbers, order=["gap@x", "u.gap"]).weakest.what == "gap@x − u.gap"
+    numbers = {"gap@x": 9.0, "gap@y": 2.0, "gap@c": 5.0, "u.gap@c": 7.0, "u.gap@y": 1.0}
+    for order, difference in ((["gap@x", "u.gap"], 2), (["u.gap", "gap"], 2), (["gap@y", "u.gap@y"], 1)):
+        found = verdict(numbers, order=order)
+        assert found.comparison is not None and found.comparison.mean == difference
+    assert what_of(Claim(text="x", order=("gap@x", "u.gap")), "t") == "gap@x − u.gap"
+    assert what_of(Claim(text="x", ratio=("a", "b"), at_most=1), "t") == "a / b"
+    assert what_of(Claim(text="x", value="u.gap", at_most=1), "t") == "u.gap"
+
+
+@pytest.mark.parametrize(
+    ("claim", "expected"),
+    [
+        ({"order": ["a", "b"]}, PaperCheck(True, 7.28)),
+        ({"order": ["b", "a"]}, PaperCheck(False, -7.28)),
+        (
+            {"order": ["a", "b"], "margin": 7.28},
+            PaperCheck(True, 7.28),
+        ),  # the margin is that of these numbers
+        ({"order": ["a", "b"], "margin": 7.29}, PaperCheck(False, 7.28)),
+        ({"order": ["a", "a"]}, PaperCheck(False, 0.0)),
+        ({"value": "a", "at_most": 59.76}, PaperCheck(True, 59.76)),
+        ({"near": ["a", "b"], "within": 7}, PaperCheck(False, 7.28)),
+        ({"order": ["a", "c"]}, PaperCheck(None, None)),
+    ],
+)
+def test_a_claim_holds_in_the_printed_numbers_or_does_not(
+    claim: dict[str, Any], expected: PaperCheck
+) -> None:
+    checked = check_printed(Claim(text="x", **claim), "t", "c", found_in({"a": 59.76, "b": 52.48}))
+    assert checked.holds is expected.holds
+    assert checked.number == (None if expected.number is None else pytest.approx(expected.number))
 
 
 def test_a_claim_is_judged_in_every_column_unless_it_names_them(fake: Paper) -> None:
@@ -126,8 +244,8 @@ def test_a_claim_is_judged_in_every_column_unless_it_names_them(fake: Paper) -> 
 
 
 def test_all_claims_of_a_table_are_judged_on_the_last_and_the_chosen_round(fake: Paper) -> None:
-    last = {"together": {0: 80.0}, "alone": {0: 70.0}, "gain": {0: 10.0}}
-    chosen = {"together": {0: 60.0}, "alone": {0: 70.0}, "gain": {0: -10.0}}
+    last = {"together": seeds(80, 80, 80), "alone": seeds(70, 70, 70), "gain": seeds(10, 10, 10)}
+    chosen = {"together": seeds(60, 60, 60), "alone": seeds(70, 70, 70), "gain": seeds(-10, -10)}
     judged = judge_all(
         fake,
         "main",
@@ -135,8 +253,9 @@ def test_all_claims_of_a_table_are_judged_on_the_last_and_the_chosen_round(fake:
         chosen=lambda _table, row, _column: chosen[row],
         printed=lambda _table, row, _column: {},
     )
-    assert [(each.column, each.last.mark, each.chosen.mark, each.paper.mark) for each in judged] == [
-        ("even", "shown", "not shown", "not measured"),
-        ("skewed", "shown", "not shown", "not measured"),
-        (None, "not shown", "not shown", "not measured"),
+    assert [(each.column, each.last.mark, each.chosen.mark, each.paper.holds) for each in judged] == [
+        ("even", "shown", "contradicted", None),
+        ("skewed", "shown", "contradicted", None),
+        (None, "not shown", "not judged", None),
     ]
+    assert tally(each.last for each in judged) == {"shown": 2, "not shown": 1}

@@ -11,9 +11,9 @@ from tests.experiments.conftest import Write
 from polyfed.errors import ConfigError
 from polyfed.experiments import papers
 from polyfed.experiments.papers import Paper
-from polyfed.experiments.papers.claims import judge
+from polyfed.experiments.papers.claims import check_printed
 from polyfed.experiments.papers.paper import PrintedNumber
-from polyfed.experiments.papers.terms import columns_judged
+from polyfed.experiments.papers.terms import columns_judged, runs_for
 from polyfed.experiments.reproduce.measured import find_printed
 from polyfed.experiments.reproduce.plan import plan_reproduction
 
@@ -111,13 +111,40 @@ MISTAKES: dict[str, tuple[str, Any, str]] = {
         "bytes and percent cannot be compared",
     ),
     "half a claim": ("tables.sizes.claims.0.at_most", None, "ratio goes with at_least or at_most"),
-    "two claims": ("tables.sizes.claims.0.order", ["four", "one"], "one of: order, ratio, near"),
+    "two claims": ("tables.sizes.claims.0.order", ["four", "one"], "one of: order, ratio, value, near"),
     "near what": (
         "tables.main.claims.0",
         {"text": "x", "near": ["alone", "together"]},
         "near and within go together",
     ),
-    "one term": ("tables.main.claims.0.order", ["alone"], "claims.0.order"),
+    "one term": ("tables.main.claims.0.order", ["alone"], "claims.0.order: an order has two terms"),
+    "a chain": (
+        "tables.main.claims.0.order",
+        ["together", "alone", "alone"],
+        "tables.main.claims.0.order: an order has two terms: write a chain as several claims",
+    ),
+    "a value without a bound": (
+        "tables.main.claims.0",
+        {"text": "x", "value": "alone"},
+        "ratio goes with at_least or at_most, and so does value",
+    ),
+    "a bound of an order": ("tables.main.claims.0.at_least", 3, "so does value"),
+    "a margin of a ratio": ("tables.sizes.claims.0.margin", 3, "margin belongs to order or near"),
+    "a difference from no table": (
+        "tables.main.rows.2.difference",
+        ["together", "man.alone"],
+        "rows.gain.difference: no table 'man', did you mean 'main'?",
+    ),
+    "a difference from another column": (
+        "tables.main.rows.2.difference",
+        ["together", "cost.together"],
+        "rows.gain.difference: cost.together: no column 'even'",
+    ),
+    "a difference of apples and pears": (
+        "tables.main.rows.1.unit",
+        "bytes",
+        "rows.gain.difference: bytes and percent cannot be compared",
+    ),
     "curves of no table": (
         "figures.curves.table",
         "man",
@@ -201,12 +228,12 @@ def test_a_ratio_is_a_plain_number_of_the_runs_of_both_its_rows(fake: Paper) -> 
     table = fake.tables["traffic"]
     column = table.column("sent")
     assert [table.unit_of(row, column) for row in table.rows] == ["bytes", "bytes", "number"]
-    assert set(table.runs_for(table.row("rounds"), column)) == {("together", "even")}
+    assert set(runs_for(fake, "traffic", table.row("rounds"), "sent")) == {("together", "even")}
 
 
 def test_a_difference_needs_the_runs_of_both_its_rows(fake: Paper) -> None:
     table = fake.tables["main"]
-    runs = table.runs_for(table.row("gain"), table.column("skewed"))
+    runs = runs_for(fake, "main", table.row("gain"), "skewed")
     assert list(runs) == [("together", "skewed"), ("alone", "skewed")]
 
 
@@ -215,10 +242,10 @@ def test_the_example_of_the_documentation_loads(tmp_path: Path) -> None:
     example = text.partition("## Your own table")[2].partition("```yaml\n")[2].partition("```")[0]
     (tmp_path / "mine.yaml").write_text(example)
     plan = plan_reproduction(f"{tmp_path}/mine.yaml/gain", out=tmp_path)
-    assert len(plan.jobs) == 2 * 2 * 2
+    assert len(plan.jobs) == 2 * 2 * 3
     for claim in plan.paper.tables["gain"].claims:
         for place in columns_judged(claim, "gain", plan.paper):
-            assert judge(claim, "gain", place, find_printed(plan.paper)).mark == "shown"
+            assert check_printed(claim, "gain", place, find_printed(plan.paper)).holds
 
 
 def test_the_order_is_base_run_setting_scale_and_seed() -> None:

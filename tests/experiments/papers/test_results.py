@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.experiments.conftest import Write
 
+from polyfed.experiments import papers
 from polyfed.experiments.papers import Paper
 from polyfed.experiments.papers.paper import PaperTable
 from polyfed.experiments.papers.results import (
@@ -13,11 +15,14 @@ from polyfed.experiments.papers.results import (
     RunKey,
     count_parameters,
     look_up,
+    mean_along,
     mean_curve,
     read_cell,
     read_curves,
+    read_printed,
     sent_in,
 )
+from polyfed.experiments.papers.terms import runs_for
 
 
 def line(number: int, whole: float, validation: float | None = None, **more: Any) -> dict[str, Any]:
@@ -32,7 +37,10 @@ START = {"round": 0, "stages": {"initial": {"whole": {"mean": 0.1}}}, "bytes": {
 STAGED: dict[str, Any] = {
     "stages": {"distilled": {"whole": {"mean": 0.75}}},
     "server": {"global": 0.625},
-    "clients": {"client-3": {"own": [3, 4]}},
+    "server_metrics": {"global": {"auc": 0.875}},
+    "clients": {
+        "client-3": {"own": [3, 4], "metrics": {"own": {"auc": None, "confusion": [[3, 1], [0, 0]]}}}
+    },
 }
 
 
@@ -46,6 +54,12 @@ STAGED: dict[str, Any] = {
         ("server.global", 0.625),
         ("bytes.up", 200.0),
         ("clients.client-3.own", 0.75),
+        ("metrics.own.auc.mean", 0.8125),
+        ("metrics.own.macro-f1.mean", None),
+        ("metrics.own.confusion", None),
+        ("server_metrics.global.auc", 0.875),
+        ("clients.client-3.metrics.own.auc", None),
+        ("clients.client-3.metrics.own.confusion", None),
         ("stages.initial.whole.mean", None),
         ("server.local", None),
         ("whole", None),
@@ -53,7 +67,11 @@ STAGED: dict[str, Any] = {
     ],
 )
 def test_a_measure_is_a_path_into_a_line(measure: str, value: float | None) -> None:
-    assert look_up(line(2, 0.5, **STAGED), measure) == value
+    found = line(2, 0.5, **STAGED)
+    found["summary"]["metrics"] = {
+        "own": {"auc": {"mean": 0.8125}, "macro-f1": None, "confusion": [[3, 1], [0, 0]]}
+    }
+    assert look_up(found, measure) == value
 
 
 def test_a_value_is_that_of_the_last_round_and_of_the_one_chosen_on_validation() -> None:
@@ -130,7 +148,7 @@ RUNS = {
 
 def cell(paper: Paper, table: str, row: str, column: str) -> Any:
     given = paper.tables[table]
-    return read_cell(given, given.row(row), given.column(column), RUNS)
+    return read_cell(paper, table, given.row(row), given.column(column), RUNS)
 
 
 def test_a_cell_has_one_value_per_seed_in_its_unit(fake: Paper) -> None:
@@ -154,7 +172,7 @@ def test_a_ratio_is_taken_seed_by_seed_and_not_to_zero(fake: Paper) -> None:
         )
         for seed, client, each in ((0, 60.0, 20.0), (1, 80.0, 20.0), (2, 0.0, 0.0))
     }
-    cell = read_cell(table, table.row("rounds"), table.column("sent"), runs)
+    cell = read_cell(fake, "traffic", table.row("rounds"), table.column("sent"), runs)
     assert (cell.last, cell.chosen) == ({0: 3.0, 1: 4.0}, {})
 
 
@@ -163,7 +181,51 @@ def test_parameters_are_counted_on_the_models_themselves(fake: Paper) -> None:
     one = 64 * 64 + 64 + 64 * 10 + 10
     table: PaperTable = fake.tables["sizes"]
     assert count_parameters(table, {"mlp-small": 1}) == one
-    assert cell(fake, "sizes", "four", "parameters").last == {0: 4 * one}
+    four = cell(fake, "sizes", "four", "parameters")
+    assert four.last == four.at("last") == four.at("chosen") == 4 * one
+
+
+def test_a_difference_may_reach_into_another_table(content: dict[str, Any], written: Write) -> None:
+    row = {"key": "more", "name": "More", "difference": ["together", "main.alone"]}
+    content["tables"]["again"] = {
+        "title": "Again",
+        "columns": ["even", "skewed"],
+        "rows": [content["tables"]["main"]["rows"][1], row],
+    }
+    paper = papers.load(written(content))
+    more = cell(paper, "again", "more", "even")
+    assert (more.last, more.chosen) == ({1: pytest.approx(90 - 20)}, {1: pytest.approx(90 - 60)})
+    assert set(runs_for(paper, "again", paper.tables["again"].row("more"), "even")) == {
+        ("alone", "even"),
+        ("together", "even"),
+    }
+    printed = read_printed(paper, "again", paper.tables["again"].row("more"), "even")
+    assert printed == pytest.approx(80.25 - 70.5)
+
+
+def test_what_is_not_printed_of_a_difference_follows_from_its_rows(fake: Paper) -> None:
+    gain = fake.tables["main"].row("gain")
+    assert read_printed(fake, "main", gain, "even") == 9.75  # printed
+    assert read_printed(fake, "main", gain, "skewed") == 75 - 60
+    assert read_printed(fake, "traffic", fake.tables["traffic"].row("all"), "sent") == {}
+
+
+def test_an_area_is_the_mean_over_the_run_whatever_a_round_is() -> None:
+    # Up from 0 to 60 within 4 rounds, then level for 4: (30 · 4 + 60 · 4) / 8
+    curve = {2: 0.0, 6: 60.0, 10: 60.0}
+    assert mean_along(curve) == 45.0
+    assert mean_along({50 * number: value for number, value in curve.items()}) == 45.0
+    assert mean_along({0: 999.0, **curve}) == 45.0  # before the first round nothing was learnt together
+    assert mean_along({3: 7.0}) == 7.0
+    assert mean_along({}) is None
+
+
+def test_the_sooner_a_run_is_high_the_larger_its_area() -> None:
+    slow = Evaluations([line(1, 0.5, 0.2), line(2, 0.5, 0.4), line(3, 0.5, 0.9)])
+    fast = Evaluations([line(1, 0.5, 0.2), line(2, 0.5, 0.8), line(3, 0.5, 0.9)])
+    assert slow.value("area.validation", "last") == pytest.approx((0.3 + 0.65) / 2)
+    assert fast.value("area.validation", "last") == pytest.approx((0.5 + 0.85) / 2)
+    assert fast.value("area.validation", "chosen") is None
 
 
 def test_curves_of_a_row_are_by_seed_and_their_mean_is_over_common_rounds(fake: Paper) -> None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
+from scipy import stats
 from tests.conftest import Command
 from tests.experiments.conftest import FAKE, Write
 
 from polyfed.cli import commands as cli
 from polyfed.errors import ConfigError
+from polyfed.experiments import papers
 from polyfed.experiments.grid import run_jobs
 from polyfed.experiments.papers.results import Evaluations, RunKey
-from polyfed.experiments.reproduce import plan_reproduction
+from polyfed.experiments.reproduce import papers_table, plan_reproduction
 from polyfed.experiments.reproduce.measured import by_step
 from polyfed.experiments.reproduce.plan import settings_of, states_of
 from polyfed.runs import api
@@ -115,13 +119,34 @@ def test_what_is_printed_is_what_the_runs_measured(command: Command, finished: P
     here = f"{together['last']['mean']:.1f} ± {together['last']['spread']:.1f}"
     assert here in out
     assert "scaled: two rounds instead of three" in out
-    assert "beyond the claim's margin by more than its spread" in " ".join(out.split())
-    marks = [claim["last"]["mark"] for claim in found["claims"]]
-    assert len(marks) == 3
-    assert out.count("✓ shown") == marks.count("shown")
-    assert out.count("✗ not shown") == marks.count("not shown")
+    assert [claim["last"]["mark"] for claim in found["claims"]] == ["not judged"] * 3  # of two seeds
+    assert out.count("? not judged") == 3
+    assert "0 of 3 claims judged" in out
     assert f"75 → **{here}**" in (folder / "main.md").read_text()
     assert (folder / "main.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_three_seeds_are_judged_and_the_verdicts_are_the_same_everywhere(
+    command: Command, finished: Path
+) -> None:
+    words = ("reproduce", MAIN, "--out", finished, "--seeds", 3)
+    out = command(*words, "--workers", 1).out
+    assert "one-sided paired t-test at level 0.05" in " ".join(out.split())
+    found = result(finished, "main.seeds-3")
+    marks = [claim["last"]["mark"] for claim in found["claims"]]
+    assert len(marks) == 3 and set(marks) <= {"shown", "not shown", "contradicted"}
+    assert found["judged"]["last"]["judged"] == 3
+    assert "last round: 3 of 3 claims judged" in out
+    text = (finished / "fake" / "tiny" / "main.seeds-3.md").read_text()
+    assert "- last round: 3 of 3 claims judged" in text
+    cells = {row["key"]: row["cells"] for row in found["rows"]}
+    for claim in found["claims"][:2]:
+        last = [cells[row][claim["column"]]["last"]["seeds"] for row in ("together", "alone")]
+        pairs = [[values[str(seed)] for seed in range(3)] for values in last]
+        p = stats.ttest_rel(*pairs, alternative="greater").pvalue
+        assert claim["last"]["comparison"]["p"] == pytest.approx(p)
+        expected = "shown" if p < 0.05 else "contradicted" if p > 0.95 else "not shown"
+        assert claim["last"]["mark"] == expected
 
 
 def test_tables_and_figures_share_runs(command: Command, finished: Path) -> None:
@@ -177,14 +202,68 @@ def test_a_table_of_groups_and_one_of_bytes(command: Command, finished: Path) ->
     # 4,810 parameters of 4 bytes, and what is measured on the way
     row = next(line for line in traffic.splitlines() if line.strip().startswith("In a round"))
     assert "19.3 kB" in row or "19.2 kB" in row
-    assert "all / round: 2 ± 0" in traffic
+    claimed = traffic.partition("all / round > 1.5")[2].splitlines()[1]
+    assert claimed.split() == ["?", "not", "judged", "2", "±", "0", "2/2"]
 
 
 def test_claims_on_rows_that_are_left_out_are_not_measured(command: Command, finished: Path) -> None:
     said = command("reproduce", MAIN, "--out", finished, "--rows", "alone", "--seeds", 1)
     assert "2 of 2 runs had finished before" in said.out
     assert said.out.count("· not measured") == 3
-    assert result(finished)["command"].endswith(f"--seeds 1 --rows alone --out {finished}")
+    part = result(finished, "main.rows-alone.seeds-1")
+    assert part["command"].endswith(f"--seeds 1 --rows alone --out {finished}")
+
+
+@pytest.mark.parametrize(
+    ("words", "stem"),
+    [
+        (("--rows", "alone"), "rows-alone"),
+        (("--rows", "alone,gain", "--columns", "skewed"), "rows-alone+gain.columns-skewed"),
+        (("--seeds", 1), "seeds-1"),
+    ],
+)
+@pytest.mark.parametrize("key", ["main", "curves"])
+def test_a_part_has_files_of_its_own_and_leaves_the_whole_as_it_is(
+    command: Command, finished: Path, key: str, words: tuple[object, ...], stem: str
+) -> None:
+    if key == "curves" and "alone,gain" in words:
+        words, stem = ("--rows", "alone", "--columns", "skewed"), "rows-alone.columns-skewed"
+    command("reproduce", f"{FAKE}/{key}", "--out", finished)
+    folder = finished / "fake" / "tiny"
+    files = ["json", "png", *(["md"] if key == "main" else [])]
+    before = {name: (folder / f"{key}.{name}").read_bytes() for name in files}
+    said = command("reproduce", f"{FAKE}/{key}", "--out", finished, *words)
+    for name in files:
+        assert f"{key}.{stem}.{name}" in said.out
+        assert (folder / f"{key}.{stem}.{name}").exists()
+        assert (folder / f"{key}.{name}").read_bytes() == before[name]
+    if key == "main":
+        assert f"]({key}.{stem}.png)" in (folder / f"{key}.{stem}.md").read_text()
+
+
+def test_naming_all_rows_and_the_scales_seeds_is_the_whole(tmp_path: Path) -> None:
+    plan = plan_reproduction(MAIN, rows=["alone", "together", "gain"], seeds=2, out=tmp_path)
+    assert plan.stem == "main"
+    assert plan_reproduction(f"{FAKE}/sizes", seeds=7).stem == "sizes"  # counted, whatever the seeds
+    assert plan_reproduction(f"{FAKE}/seen").stem == "seen"  # a picture of one model
+
+
+def test_the_name_of_many_rows_is_short_and_its_own() -> None:
+    rows = [row.key for row in plan_reproduction("004/table2").rows]
+    columns = [column.key for column in plan_reproduction("004/table2").columns]
+    most = plan_reproduction("004/table2", rows=rows[1:], columns=columns[1:]).stem
+    others = plan_reproduction("004/table2", rows=rows[:-1], columns=columns[1:]).stem
+    assert most.startswith("table2.12-rows.14-columns.")
+    assert len(most) < 60
+    assert most != others
+
+
+def test_a_table_of_ratios_alone_has_no_picture(command: Command, finished: Path) -> None:
+    said = command("reproduce", f"{FAKE}/traffic", "--out", finished, "--rows", "rounds")
+    assert said.code == 0
+    assert "traffic.rows-rounds.md" in said.out
+    assert ".png" not in said.out
+    assert "![" not in (finished / "fake" / "tiny" / "traffic.rows-rounds.md").read_text()
 
 
 def test_a_stopped_command_says_how_to_go_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +305,10 @@ def test_sizes_and_holdings_are_there_at_once(command: Command) -> None:
     assert "4,810" in sizes.out
     assert "19,240" in sizes.out
     assert "Four: all of them" in sizes.out
-    assert "seeds" not in sizes.out.split("A claim is judged")[0]
+    assert "1 of 1 claim judged: 1 shown\n" in sizes.out
+    assert "four / one < 4.5" in sizes.out
+    assert "it is compared exactly" in sizes.out
+    assert "level" not in sizes.out
     who = command("reproduce", f"{FAKE}/who")
     assert who.code == 0
     assert Path("polyfed-runs/reproduce/fake/tiny/who-skewed.png").exists()
@@ -243,6 +325,14 @@ def test_without_a_table_it_lists_what_can_be_reproduced(command: Command) -> No
     assert "nothing was open" in paper_details
     assert "a slip of the pen" in paper_details
     assert not Path("polyfed-runs").exists()
+
+
+def test_what_can_be_reproduced_is_named_in_full_at_80_columns() -> None:
+    out = io.StringIO()
+    Console(width=80, file=out).print(papers_table([papers.load("004")]))
+    listed = [line.split()[0] for line in out.getvalue().splitlines() if "004/" in line]
+    assert "004/bandwidth-pacs" in listed
+    assert all("…" not in name for name in listed)
 
 
 MISTAKES: dict[str, tuple[tuple[object, ...], str]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from rich.console import Console
 
 from polyfed.experiments import papers
-from polyfed.experiments.papers.claims import judge_all
-from polyfed.experiments.papers.results import Cell, MeasuredTable
+from polyfed.experiments.papers.claims import FindNumber, judge_all
+from polyfed.experiments.papers.numbers import Number
+from polyfed.experiments.papers.results import Cell, MeasuredTable, read_printed
 from polyfed.experiments.reproduce.figures import (
     Curve,
     CurvesPanel,
@@ -22,15 +24,11 @@ from polyfed.experiments.reproduce.figures import (
     draw_lines,
     draw_table,
 )
+from polyfed.experiments.reproduce.formats import format_mean, format_number
 from polyfed.experiments.reproduce.markdown import markdown
-from polyfed.experiments.reproduce.measured import find_printed
-from polyfed.experiments.reproduce.tables import (
-    format_mean,
-    format_number,
-    full_report,
-    measured_tables,
-    side_by_side,
-)
+from polyfed.experiments.reproduce.measured import as_json, find_printed
+from polyfed.experiments.reproduce.tables import full_report, measured_tables, side_by_side
+from polyfed.experiments.reproduce.verdicts import claims_list, format_p, formula
 
 CHOSEN_LESS = 30.0
 
@@ -52,9 +50,11 @@ def as_if_measured(name: str) -> MeasuredTable:
     cells = {}
     for row in table.rows:
         for column in table.columns:
-            number = row.paper[column.key].value
+            number = read_printed(paper, "table2", row, column.key)
+            assert isinstance(number, float)
             cells[row.key, column.key] = Cell(
-                last={0: number + 1, 1: number + 3}, chosen={0: number - CHOSEN_LESS, 1: number - CHOSEN_LESS}
+                last={seed: number + 1 + seed for seed in range(3)},
+                chosen=dict.fromkeys(range(3), number - CHOSEN_LESS),
             )
     first = "initial" if name == "000" else table.rows[0].key
     judged = judge_all(
@@ -64,7 +64,7 @@ def as_if_measured(name: str) -> MeasuredTable:
         chosen=lambda _table, row, column: {} if row == first else cells[first, column].chosen,
         printed=find_printed(paper),
     )
-    return MeasuredTable(paper, "table2", "tiny", 2, table.rows, table.columns, cells, judged)
+    return MeasuredTable(paper, "table2", "tiny", 3, table.rows, table.columns, cells, judged)
 
 
 def printed(what: Any, width: int) -> list[str]:
@@ -89,7 +89,7 @@ def test_the_paper_and_the_measurement_stand_side_by_side(measured: MeasuredTabl
     lines = printed(full_report(measured, width), width)
     assert max(len(line.rstrip()) for line in lines) <= width
     place = next(number for number, line in enumerate(lines) if line.strip().startswith("Global "))
-    assert lines[place].split()[:5] == ["Global", "68.34", "70.3", "±", "1.4"]
+    assert lines[place].split()[:5] == ["Global", "68.34", "70.3", "±", "1.0"]
     assert lines[place + 1].split()[:5] == ["chosen", "round", "38.3", "±", "0.0"]
 
 
@@ -100,30 +100,111 @@ def test_a_table_that_is_too_wide_is_printed_in_parts(measured: MeasuredTable) -
     assert all(len(line.rstrip()) <= 70 for part in parts for line in printed(part, 70))
 
 
-def test_claims_are_marked_with_their_weakest_comparison_and_the_chosen_round_where_it_differs(
+def test_a_claim_has_its_formula_and_in_each_column_mark_mean_p_seeds_and_what_the_paper_has(
     measured: MeasuredTable,
 ) -> None:
-    lines = printed(full_report(measured, 150), 150)
-    place = next(number for number, line in enumerate(lines) if "global model is above the distilled" in line)
-    assert lines[place].strip().endswith("(4 of 4)")
-    first = " ".join(lines[place + 1].split())
-    assert first == "✓ shown le = 5, α = 0.5 global − distilled: +3.4 ± 0.0 in 2/2 seeds paper +3.4"
-    assert any("chosen round: not shown" in line for line in lines)
+    lines = printed(full_report(measured, 80), 80)
+    place = next(
+        number for number, line in enumerate(lines) if line.startswith("The global model outperforms")
+    )
+    assert lines[place + 1].strip() == "global − distilled > 0"
+    said = [" ".join(line.split()) for line in lines[place + 2 : place + 10]]
+    assert said[0] == "✓ shown le = 5, α = 0.5 +3.4 ± 0.0 0 3/3 +3.4 ✓"
+    assert len([line for line in said if line.startswith("✓ shown")]) == 4
+    stricter = [line.rstrip() for line in lines].index("  global − distilled > 3")
+    assert any("contradicted" in line and "+2.7 ✗" in line for line in lines[stricter:])
+
+
+def test_a_claim_names_its_column_even_where_a_single_one_is_shown(measured: MeasuredTable) -> None:
+    """Claims are of the whole table: a part of it shows fewer numbers, not fewer claims."""
+    part = dataclasses.replace(measured, columns=measured.columns[:1])
+    lines = printed(full_report(part, 80), 80)
+    assert any("✓ shown" in line and "le = 10, α = 0.1" in line for line in lines)
+
+
+def test_the_chosen_round_is_printed_where_its_mark_is_another(measured: MeasuredTable) -> None:
+    lines = printed(full_report(measured, 80), 80)
+    other = [line.split() for line in lines if line.strip().startswith(("‼", "✗")) and "chosen round" in line]
+    assert "✗ not shown chosen round +0.0 ± 0.0 1.00 0/3" in [" ".join(words) for words in other]
+
+
+@pytest.mark.parametrize("name", ["000", "004"])
+def test_at_80_columns_no_line_of_a_claim_is_cut_or_broken(name: str) -> None:
+    lines = printed(claims_list(as_if_measured(name), 80), 80)
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    assert not any("…" in line for line in lines)
+    marked = [line for line in lines if line.strip()[:1] in ("✓", "✗", "‼")]
+    assert marked
+    assert all("/3 " in f"{line} " for line in marked)
+    head = next(line for line in lines if line.split() == ["here", "p", "seeds", "paper"])
+    assert {line.index("/3") + 2 for line in marked} == {head.index("seeds") + len("seeds")}
+
+
+def test_how_many_claims_were_judged_is_said_with_the_marks_and_what_chance_would_show(
+    measured: MeasuredTable,
+) -> None:
+    marks = [judged.last.mark for judged in measured.judgements]
+    text = " ".join(" ".join(printed(full_report(measured, 150), 150)).split())
+    said = f"last round: {len(marks)} of {len(marks)} claims judged: {marks.count('shown')} shown, "
+    assert said in text
+    assert f"(level 0.05: if none were true, up to {0.05 * len(marks):.2g} of {len(marks)} would be" in text
+    assert "chosen round: " in text
+    assert said in markdown(measured, "polyfed reproduce 000/table2", "table2.png")
+    counted = as_json(measured)["judged"]
+    assert (counted["level"], counted["least seeds"]) == (0.05, 3)
+    assert counted["last"]["judged"] == counted["last"]["tested"] == len(marks)
+    assert counted["last"]["shown"] == marks.count("shown")
+
+
+def test_with_two_seeds_nothing_is_judged_and_the_numbers_are_still_shown(measured: MeasuredTable) -> None:
+    find = _of_two_seeds(measured)
+    judged = judge_all(measured.paper, "table2", last=find, chosen=find, printed=find_printed(measured.paper))
+    lines = printed(full_report(dataclasses.replace(measured, judgements=judged), 150), 150)
+    text = " ".join(" ".join(lines).split())
+    assert f"last round: 0 of {len(judged)} claims judged: {len(judged)} not judged" in text
+    assert "? not judged le = 5, α = 0.5 +3.4 ± 0.0 2/2 +3.4 ✓" in text
+    assert as_json(dataclasses.replace(measured, judgements=judged))["judged"]["last"]["judged"] == 0
+
+
+def _of_two_seeds(measured: MeasuredTable) -> FindNumber:
+    def find(_table: str, row: str, column: str) -> Number:
+        values = measured.cells[row, column].last
+        assert isinstance(values, dict)
+        return {seed: values[seed] for seed in (0, 1)}
+
+    return find
+
+
+@pytest.mark.parametrize(
+    ("p", "text"),
+    [(0.0, "0"), (0.0004, "<0.001"), (0.0123, "0.012"), (0.46, "0.46"), (1, "1.00")],
+)
+def test_a_p_is_printed_as_far_as_it_matters(p: float, text: str) -> None:
+    assert format_p(p) == text
+
+
+def test_a_formula_says_what_has_to_be_true() -> None:
+    assert formula("a − b", 7.28, math.inf) == "a − b > 7.28"
+    assert formula("a / b", -math.inf, 3) == "a / b < 3"
+    assert formula("a − b", -2, 2) == "-2 < a − b < 2"
 
 
 def test_markdown_has_both_tables_the_claims_and_the_command(measured: MeasuredTable) -> None:
     text = markdown(measured, "polyfed reproduce 000/table2", "table2.png")
-    assert "| Global | 68.34 → **70.3 ± 1.4** |" in text
+    assert "| Global | 68.34 → **70.3 ± 1.0** |" in text
     assert "| Global | 68.34 → **38.3 ± 0.0** |" in text
-    assert "| ✓ shown | global − distilled | +3.4 ± 0.0 | 2/2 | +3.4 |" in text
+    assert (
+        "| global − distilled > 0 | le = 5, α = 0.5 | ✓ shown | +3.4 ± 0.0 | 0 | 3/3 | +3.4 holds |" in text
+    )
     assert "![measured values beside the paper's](table2.png)" in text
     assert "Repeat it: `polyfed reproduce 000/table2`" in text
     tables = [line for line in text.splitlines() if line.startswith("|")]
-    assert {line.count("|") for line in tables} == {6, 9}
+    assert {line.count("|") for line in tables} == {6, 10}
 
 
 def test_figures_are_drawn(measured: MeasuredTable, tmp_path: Path) -> None:
-    assert "<svg" in draw_table(measured, tmp_path / "table.svg").read_text()
+    assert draw_table(measured, tmp_path / "table.svg") is not None
+    assert "<svg" in (tmp_path / "table.svg").read_text()
     curves: dict[str, Curve] = {
         "Global": {1: (10.0, 1.0), 2: (20.0, 2.0)},
         "Initial": {0: (5.0, None)},
@@ -205,12 +286,13 @@ def test_markdown_has_a_table_for_each_group(grouped: MeasuredTable) -> None:
     text = markdown(grouped, "polyfed reproduce 004/table2", "table2.png")
     assert text.count("**M20-LeNet**") == 2  # at the last round, and as chosen
     assert text.count("|  | ACC | WDP | CDP |") == 10
-    assert "| IND | 68.45 → **70.5 ± 1.4** |" in text
+    assert "| IND | 68.45 → **70.5 ± 1.0** |" in text
     assert "At the round chosen on validation for each client (never on test data):" in text
 
 
 def test_other_figures_are_drawn(grouped: MeasuredTable, tmp_path: Path) -> None:
-    assert "<svg" in draw_table(grouped, tmp_path / "table.svg").read_text()
+    assert draw_table(grouped, tmp_path / "table.svg") is not None
+    assert "<svg" in (tmp_path / "table.svg").read_text()
     curves: dict[str, Curve] = {"CE": {50: (2.0, 0.1), 100: (1.0, 0.1)}, "Missing": {}}
     panels = [CurvesPanel("Losses", curves, "loss"), CurvesPanel("Accuracy", curves, "accuracy in %")]
     lines = draw_lines(panels, "title " * 40, "local steps", tmp_path / "lines.svg")

@@ -1,56 +1,68 @@
 """A paper's claims, judged on numbers.
 
-Everything is compared seed by seed: run A with seed 3 beside run B with seed 3, over the same data. A claim is *shown*
-if the mean of these differences is beyond the claim's margin by more than their spread over seeds (sample standard
-deviation; with a single seed, if it is beyond the margin at all). Otherwise it is *not shown*, which is not the
-same as refuted. It is *not measured* if any of its numbers is missing.
+Everything is compared seed by seed: run A with seed 3 beside run B with seed 3, over the same data. Every claim says in
+which interval a difference, a ratio or a number lies (see `Claim.interval`). It is *shown* if a one-sided paired t-test
+says so at level 0.05 (with two finite ends, two tests), *contradicted* if the test of the opposite does, and otherwise
+*not shown*. With fewer than three seeds it is *not judged*; it is *not measured* if any of its numbers is missing.
+
+Numbers that were counted and not measured by runs, such as parameters, need no test: they are compared as they are.
+What the paper prints is a single number too: a claim holds in it or does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
+from polyfed.experiments.papers.numbers import Number, difference, is_exact, ratio, values_of
 from polyfed.experiments.papers.paper import Claim, Paper
+from polyfed.experiments.papers.significance import LEAST_SEEDS, LEVEL, p_inside, p_outside, place_of
 from polyfed.experiments.papers.terms import Term, columns_judged, terms_of
 from polyfed.runs.metrics import mean_and_spread
 
-Mark = Literal["shown", "not shown", "not measured"]
-BySeed = Mapping[int, float]
-FindValues = Callable[[str, str, str], BySeed]
-"""(table, row, column) → the cell's values by seed; none where it was not measured."""
+Mark = Literal["shown", "not shown", "contradicted", "not judged", "not measured"]
+JUDGED: tuple[Mark, ...] = ("shown", "not shown", "contradicted")
+FindNumber = Callable[[str, str, str], Number]
+"""(table, row, column) → the cell's number; empty where there is none."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two numbers of a claim beside each other, seed by seed.
+    """The difference, ratio or number that a claim is about.
 
-    mean, spread: of the differences (or ratios) over seeds.
-    held: the number of seeds, out of `seeds`, in which the claim is true.
-    slack: how far the mean is beyond the margin, less the spread; above 0 is shown.
+    mean, spread: over seeds; no spread where there is a single number.
+    held: the number of seeds, out of `seeds`, in which the claim is true; both 0 for what was counted.
+    p, p_opposite: of the test of the claim, and of its opposite; None if there was no test.
     """
 
-    what: str
     mean: float
     spread: float | None
     held: int
     seeds: int
-    slack: float
+    p: float | None = None
+    p_opposite: float | None = None
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim in one column: its mark, and the comparisons that it rests on; none if it was not measured."""
+    """A claim in one column: its mark, and what it rests on; None if it was not measured."""
 
     mark: Mark
-    comparisons: tuple[Comparison, ...] = ()
+    comparison: Comparison | None = None
 
     @property
-    def weakest(self) -> Comparison | None:
-        """The comparison with the least slack: it decides."""
-        return min(self.comparisons, key=lambda comparison: comparison.slack, default=None)
+    def is_tested(self) -> bool:
+        return self.comparison is not None and self.comparison.p is not None
+
+
+@dataclass(frozen=True)
+class PaperCheck:
+    """Whether a claim holds in the numbers that the paper prints, and the number itself; None if it prints none."""
+
+    holds: bool | None = None
+    number: float | None = None
 
 
 @dataclass(frozen=True)
@@ -61,66 +73,83 @@ class Judgement:
     column: str | None
     last: Verdict
     chosen: Verdict
-    paper: Verdict
+    paper: PaperCheck
 
 
 def judge_all(
-    paper: Paper, table: str, last: FindValues, chosen: FindValues, printed: FindValues
+    paper: Paper, table: str, last: FindNumber, chosen: FindNumber, printed: FindNumber
 ) -> tuple[Judgement, ...]:
     """Every claim of a table, in every column in which it is to be judged."""
     return tuple(
-        Judgement(claim, column, *(judge(claim, table, column, find) for find in (last, chosen, printed)))
+        Judgement(
+            claim,
+            column,
+            judge(claim, table, column, last),
+            judge(claim, table, column, chosen),
+            check_printed(claim, table, column, printed),
+        )
         for claim in paper.tables[table].claims
         for column in columns_judged(claim, table, paper)
     )
 
 
-def judge(claim: Claim, table: str, column: str | None, find: FindValues) -> Verdict:
+def judge(claim: Claim, table: str, column: str | None, find: FindNumber) -> Verdict:
     """A claim in one column, on the numbers that `find` finds."""
-    terms = terms_of(claim, table)
-    values = [find(term.table, term.row, term.column or column or "") for term in terms]
-    comparisons = []
-    for (term, first), (other, second) in pairwise(zip(terms, values, strict=True)):
-        comparison = _compare(
-            claim, f"{_said(term, table)} {'/' if claim.ratio else '−'} {_said(other, table)}", first, second
-        )
-        if comparison is None:
-            return Verdict("not measured")
-        comparisons.append(comparison)
-    return Verdict(
-        "shown" if all(comparison.slack > 0 for comparison in comparisons) else "not shown",
-        tuple(comparisons),
-    )
-
-
-def _compare(claim: Claim, what: str, first: BySeed, second: BySeed) -> Comparison | None:
-    pairs = [(first[seed], second[seed]) for seed in sorted(first) if seed in second]
-    if not pairs or (claim.ratio and any(below == 0 for _, below in pairs)):
-        return None
-    numbers = [a / b if claim.ratio else a - b for a, b in pairs]
+    number = _number(claim, table, column, find)
+    numbers = values_of(number)
+    if not numbers:
+        return Verdict("not measured")
+    interval = claim.interval
     mean, spread = mean_and_spread(numbers)
-    return Comparison(
-        what,
-        mean,
-        spread,
-        held=sum(_beyond(claim, number) > 0 for number in numbers),
-        seeds=len(numbers),
-        slack=_beyond(claim, mean) - (spread or 0.0),
+    if is_exact(number):
+        place = place_of(mean, interval)
+        return Verdict(_mark(place > 0, place < 0), Comparison(mean, None, held=0, seeds=0))
+    held = sum(place_of(each, interval) > 0 for each in numbers)
+    if len(numbers) < LEAST_SEEDS:
+        return Verdict("not judged", Comparison(mean, spread, held, len(numbers)))
+    p, opposite = p_inside(numbers, interval), p_outside(numbers, interval)
+    return Verdict(
+        _mark(p < LEVEL, opposite < LEVEL), Comparison(mean, spread, held, len(numbers), p, opposite)
     )
 
 
-def _beyond(claim: Claim, number: float) -> float:
-    """How far a difference or ratio is on the right side of the claim's margin; below 0 on the wrong one."""
-    if claim.at_least is not None:
-        return number - claim.at_least
-    if claim.at_most is not None:
-        return claim.at_most - number
-    if claim.within is not None:
-        return claim.within - abs(number)
-    return number - claim.margin
+def check_printed(claim: Claim, table: str, column: str | None, find: FindNumber) -> PaperCheck:
+    """Whether a claim holds in the printed numbers.
+
+    A margin that the text names comes from these numbers ("by 7.28 %"), so they may lie on it; where nothing but an
+    order is claimed, equal numbers do not hold.
+    """
+    found = values_of(_number(claim, table, column, find))
+    if not found:
+        return PaperCheck()
+    place = place_of(found[0], claim.interval)
+    named = claim.order is None or claim.margin != 0
+    return PaperCheck(place > 0 or (named and place == 0), found[0])
+
+
+def _number(claim: Claim, table: str, column: str | None, find: FindNumber) -> Number:
+    """What a claim is about: the difference or ratio of its two terms, or its only one."""
+    found = [find(term.table, term.row, term.column or column or "") for term in terms_of(claim, table)]
+    if len(found) == 1:
+        return found[0]
+    return (ratio if claim.ratio is not None else difference)(found[0], found[1])
+
+
+def _mark(is_shown: bool, is_contradicted: bool) -> Mark:
+    return "shown" if is_shown else "contradicted" if is_contradicted else "not shown"
+
+
+def tally(verdicts: Iterable[Verdict]) -> Counter[Mark]:
+    """How many there are of each mark."""
+    return Counter(verdict.mark for verdict in verdicts)
+
+
+def what_of(claim: Claim, table: str) -> str:
+    """What a claim is about, in the words of the paper's file: `a − b`, `a / b` or `a`."""
+    sign = " / " if claim.ratio is not None else " − "
+    return sign.join(_said(term, table) for term in terms_of(claim, table))
 
 
 def _said(term: Term, table: str) -> str:
-    """A term as it is written in the paper's file."""
     home = "" if term.table == table else f"{term.table}."
     return f"{home}{term.row}" + (f"@{term.column}" if term.column else "")

@@ -22,8 +22,8 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -36,12 +36,14 @@ Fragment = dict[str, Any]
 Measure = Annotated[
     str,
     Field(
-        pattern=r"^(own|whole|others|amp|fm|wlp|validation|architectures|stages|server|bytes|clients|noted|sent)(\.[\w-]+)*$"
+        pattern=r"^(area\.)?(own|whole|others|amp|fm|wlp|validation|architectures|stages|server|bytes|clients|noted|sent)(\.[\w-]+)*$"
     ),
 ]
 """Where a number is in a line of a run's history: `whole.mean`, `stages.distilled.whole.mean`, `server.global`,
-`bytes.up` (so far). The first ones are short for what is in its summary. `sent.client` and `sent.round` are of a whole
-run: the bytes that a client sent in all and in a round, on average, framing left out."""
+`bytes.up` (so far). The first ones are short for what is in its summary. Of a whole run are `sent.client` and
+`sent.round`, the bytes that a client sent in all and in a round, on average, framing left out; and `area.` before a
+measure, its mean over the run (the area under its curve, over the rounds from the first to the last evaluation): the
+higher and the sooner it is high, the larger."""
 Unit = Literal["percent", "count", "bytes", "number"]
 
 RoundChoice = Literal["round", "each"]
@@ -110,17 +112,24 @@ def _short_column(given: Any) -> Any:
 
 AnyColumn = Annotated[TableColumn, BeforeValidator(_short_column)]
 
+RowName = Annotated[str, Field(pattern=r"^([A-Za-z0-9][\w-]*\.)?[A-Za-z0-9][\w-]*$")]
+"""A row of the same table, or `table.row`."""
+
 
 class TableRow(PaperSection):
-    """A row of a table: a measure of a run; the difference or ratio of two rows; or the parameters of models."""
+    """A row of a table: a measure of a run; the difference or ratio of two rows; or the parameters of models.
+
+    Parameters are counted, not measured: they are the same for all seeds, and so is what is derived from them alone.
+    """
 
     key: Key
     name: str
     run: Key | None = None
     measure: Measure | None = None
-    difference: tuple[Key, Key] | None = None
-    ratio: tuple[Key, Key] | None = None
-    """The first over the second; a plain number."""
+    difference: tuple[RowName, RowName] | None = None
+    """The first less the second, in the same column."""
+    ratio: tuple[RowName, RowName] | None = None
+    """The first over the second, in the same column; a plain number."""
     parameters: dict[str, Annotated[int, Field(ge=1)]] | None = None
     """How many of each model, by name."""
     unit: Unit | None = None
@@ -138,25 +147,33 @@ class TableRow(PaperSection):
         return self
 
     @property
-    def made_of(self) -> tuple[Key, ...]:
+    def made_of(self) -> tuple[RowName, ...]:
         """The rows that it is computed from."""
         return self.difference or self.ratio or ()
+
+
+def _two_terms(given: Any) -> Any:
+    if isinstance(given, list | tuple) and len(given) != 2:
+        raise ValueError("an order has two terms: write a chain as several claims, each with its own text")
+    return given
 
 
 class Claim(PaperSection):
     """Something that the paper says of its numbers, and that can be judged on numbers measured here.
 
-    order: each of these above the next (by more than `margin`; with one below 0, not below it by more than that).
+    order: the first is above the second (by more than `margin`; with one below 0, not below it by more than that).
+    near: the two differ by less than `within`; with a `margin`, the first is above the second by about that much.
     ratio: the first over the second is above `at_least` or below `at_most`.
-    near: the two differ by less than `within`.
+    value: the number itself is above `at_least` or below `at_most`.
     A term is `row`, `row@column`, `table.row` or `table.row@column`. Without a column a claim is judged in each of the
     table's columns, or in those that `only` names. Margins are in the rows' unit.
     """
 
     text: str
-    order: Annotated[tuple[str, ...], Field(min_length=2)] | None = None
+    order: Annotated[tuple[str, str], BeforeValidator(_two_terms)] | None = None
     margin: float = 0.0
     ratio: tuple[str, str] | None = None
+    value: str | None = None
     at_least: float | None = None
     at_most: float | None = None
     near: tuple[str, str] | None = None
@@ -165,21 +182,34 @@ class Claim(PaperSection):
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> Claim:
-        if sum(form is not None for form in (self.order, self.ratio, self.near)) != 1:
-            raise ValueError("a claim has one of: order, ratio, near")
-        if (self.ratio is not None) != ((self.at_least is not None) or (self.at_most is not None)):
-            raise ValueError("ratio goes with at_least or at_most")
+        if sum(form is not None for form in (self.order, self.ratio, self.value, self.near)) != 1:
+            raise ValueError("a claim has one of: order, ratio, value, near")
+        is_bounded = self.at_least is not None or self.at_most is not None
+        if is_bounded != (self.ratio is not None or self.value is not None):
+            raise ValueError("ratio goes with at_least or at_most, and so does value")
         if self.at_least is not None and self.at_most is not None:
             raise ValueError("at_least and at_most are two claims")
         if (self.near is not None) != (self.within is not None):
             raise ValueError("near and within go together")
-        if self.margin and self.order is None:
-            raise ValueError("margin belongs to order")
+        if self.margin and self.order is None and self.near is None:
+            raise ValueError("margin belongs to order or near")
         return self
 
     @property
     def terms(self) -> tuple[str, ...]:
-        return self.order or self.ratio or self.near or ()
+        return self.order or self.ratio or self.near or ((self.value,) if self.value is not None else ())
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """What the difference, ratio or number has to lie between, if the claim is true."""
+        if self.within is not None:
+            return self.margin - self.within, self.margin + self.within
+        if self.order is not None:
+            return self.margin, math.inf
+        return (
+            -math.inf if self.at_least is None else self.at_least,
+            math.inf if self.at_most is None else self.at_most,
+        )
 
 
 class Inputs(PaperSection):
@@ -219,13 +249,6 @@ class PaperTable(Item):
     def groups(self) -> bool:
         """Whether its columns come in groups."""
         return any(column.group for column in self.columns)
-
-    def runs_for(self, row: TableRow, column: TableColumn) -> Iterator[tuple[str, str]]:
-        """The (run, setting) that a cell is read from: none for parameters."""
-        for key in row.made_of:
-            yield from self.runs_for(self.row(key), column)
-        if row.run is not None and column.setting is not None:
-            yield row.run, column.setting
 
 
 class CurvesFigure(Item):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from polyfed import models
 from polyfed.experiments.papers.claims import Judgement
+from polyfed.experiments.papers.numbers import Number, difference, is_exact, ratio
 from polyfed.experiments.papers.paper import Paper, PaperTable, RoundChoice, TableColumn, TableRow, Unit
+from polyfed.experiments.papers.terms import parts_of
+from polyfed.learn import CONFUSION
 from polyfed.runs import metrics
 from polyfed.runs.checkpoint import read_lines
 from polyfed.runs.history import RunRecord
@@ -19,7 +23,8 @@ from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound
 FACTORS: dict[Unit, float] = {"percent": 100.0, "count": 1.0, "bytes": 1.0, "number": 1.0}
 
 # What is in a line of the history itself; all else is in its summary.
-_OF_THE_LINE = ("stages", "server", "bytes", "clients", "noted")
+_OF_THE_LINE = ("stages", "server", "server_metrics", "bytes", "clients", "noted")
+_AREA = "area."  # before a measure: its mean over the whole run
 
 
 class RunKey(NamedTuple):
@@ -56,9 +61,14 @@ class Evaluations:
         return cls(read_lines(run / "history.jsonl"), chosen, sent_in(RunRecord(run).summary))
 
     def value(self, measure: str, at: ReportedRound) -> float | None:
-        """A measure at one of the two rounds. What is measured only before the first round is the same at both."""
+        """A measure at one of the two rounds. What is measured only before the first round is the same at both.
+
+        What is of a whole run (`sent`, areas) is reported at the last round alone.
+        """
         if measure in self.sent:
             return self.sent[measure] if at == "last" else None
+        if measure.startswith(_AREA):
+            return mean_along(self.curve(measure.removeprefix(_AREA))) if at == "last" else None
         line = self._at[at]
         if line is None:
             return None
@@ -102,39 +112,62 @@ def look_up(line: Mapping[str, Any], measure: str) -> float | None:
             return None
         place = place[part]
     if isinstance(place, list):
-        return metrics.accuracy(place)
+        return None if parts[-1] == CONFUSION else metrics.accuracy(place)
     return float(place) if isinstance(place, int | float) else None
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table as measured, by seed, in its unit; empty where it was not measured."""
+    """One cell of a table in its unit: measured, by seed (empty where it was not); or counted, once for all."""
 
-    last: Mapping[int, float] = field(default_factory=dict)
-    chosen: Mapping[int, float] = field(default_factory=dict)
+    last: Number = field(default_factory=dict)
+    chosen: Number = field(default_factory=dict)
 
-    def at(self, which: ReportedRound) -> Mapping[int, float]:
-        return self.last if which == "last" else self.chosen
+    def at(self, which: ReportedRound) -> Number:
+        """What was counted is the same at every round."""
+        return self.last if which == "last" or is_exact(self.last) else self.chosen
 
 
 Runs = Mapping[RunKey, Evaluations]
 
 
-def read_cell(table: PaperTable, row: TableRow, column: TableColumn, runs: Runs) -> Cell:
+def read_cell(paper: Paper, table: str, row: TableRow, column: TableColumn, runs: Runs) -> Cell:
     """A cell, from the runs that have finished."""
-    if row.made_of:
-        first, second = (read_cell(table, table.row(key), column, runs) for key in row.made_of)
-        pair = _differences if row.difference else _ratios
-        return Cell(*(pair(first.at(which), second.at(which)) for which in REPORTED_ROUNDS))
+    given = paper.tables[table]
     if row.parameters is not None:
-        return Cell(last={0: float(count_parameters(table, row.parameters))})
+        return Cell(last=float(count_parameters(given, row.parameters)))
+    if row.made_of:
+        first, second = (
+            _read_part(paper, part.table, part.row, column.key, runs) for part in parts_of(row, table)
+        )
+        pair = difference if row.difference else ratio
+        last, chosen = (pair(first.at(which), second.at(which)) for which in REPORTED_ROUNDS)
+        return Cell(last) if is_exact(last) else Cell(last, chosen)
     measure = row.measure or column.measure or ""
-    factor = FACTORS[table.unit_of(row, column)]
+    factor = FACTORS[given.unit_of(row, column)]
     both = []
     for which in REPORTED_ROUNDS:
         values = {seed: found.value(measure, which) for seed, found in _by_seed(row, column, runs).items()}
         both.append({seed: factor * value for seed, value in values.items() if value is not None})
     return Cell(*both)
+
+
+def _read_part(paper: Paper, table: str, row: str, column: str, runs: Runs) -> Cell:
+    given = paper.tables[table]
+    return read_cell(paper, table, given.row(row), given.column(column), runs)
+
+
+def read_printed(paper: Paper, table: str, row: TableRow, column: str) -> Number:
+    """What the paper prints in a cell; if nothing, what follows for a difference or ratio from what it prints."""
+    if column in row.paper:
+        return row.paper[column].value
+    if not row.made_of:
+        return {}
+    first, second = (
+        read_printed(paper, part.table, paper.tables[part.table].row(part.row), column)
+        for part in parts_of(row, table)
+    )
+    return (difference if row.difference else ratio)(first, second)
 
 
 def read_curves(
@@ -151,14 +184,6 @@ def read_curves(
 
 def _by_seed(row: TableRow, column: TableColumn, runs: Runs) -> dict[int, Evaluations]:
     return {key.seed: found for key, found in runs.items() if key[:2] == (row.run, column.setting)}
-
-
-def _differences(first: Mapping[int, float], second: Mapping[int, float]) -> dict[int, float]:
-    return {seed: first[seed] - second[seed] for seed in first if seed in second}
-
-
-def _ratios(first: Mapping[int, float], second: Mapping[int, float]) -> dict[int, float]:
-    return {seed: first[seed] / second[seed] for seed in first if second.get(seed)}
 
 
 def count_parameters(table: PaperTable, wanted: Mapping[str, int]) -> int:
@@ -194,7 +219,7 @@ class MeasuredTable:
 
     @property
     def has_chosen(self) -> bool:
-        return any(cell.chosen for cell in self.cells.values())
+        return any(cell.chosen != {} for cell in self.cells.values())
 
     def unmeasured(self) -> list[tuple[TableRow, TableColumn]]:
         """The cells without a number."""
@@ -202,8 +227,17 @@ class MeasuredTable:
             (row, column)
             for row in self.rows
             for column in self.columns
-            if not self.cells[row.key, column.key].last
+            if self.cells[row.key, column.key].last == {}
         ]
+
+
+def mean_along(curve: Mapping[int, float]) -> float | None:
+    """A curve's mean over the rounds from the first evaluation to the last: the area under its straight lines."""
+    points = sorted((number, value) for number, value in curve.items() if number > 0)
+    if len(points) < 2:
+        return points[0][1] if points else None
+    area = sum((b - a) * (first + second) / 2 for (a, first), (b, second) in pairwise(points))
+    return area / (points[-1][0] - points[0][0])
 
 
 def mean_curve(curves: Iterable[Mapping[int, float]]) -> dict[int, tuple[float, float | None]]:

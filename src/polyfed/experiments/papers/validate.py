@@ -18,7 +18,7 @@ from polyfed.experiments.papers.paper import (
     TableColumn,
     TableRow,
 )
-from polyfed.experiments.papers.terms import Term, columns_judged, parse, terms_of
+from polyfed.experiments.papers.terms import Term, columns_judged, parse, parts_of, terms_of
 
 
 def check(paper: Paper) -> None:
@@ -31,7 +31,7 @@ def check(paper: Paper) -> None:
         raise ConfigError(f"figures.{min(both)}: a table has the same name: choose another")
     for key, table in paper.tables.items():
         _all_known(table.scales, paper.scales, f"tables.{key}.scales", "scale")
-        _check_table(paper, table, f"tables.{key}")
+        _check_table(paper, key, f"tables.{key}")
     for key, table in paper.tables.items():
         for place, claim in enumerate(table.claims):
             _check_claim(paper, key, claim, f"tables.{key}.claims.{place}")
@@ -40,11 +40,15 @@ def check(paper: Paper) -> None:
         _check_figure(paper, figure, f"figures.{key}")
 
 
-def _check_table(paper: Paper, table: PaperTable, where: str) -> None:
+def _check_table(paper: Paper, key: str, where: str) -> None:
+    table = paper.tables[key]
     _check_columns(paper, table.columns, where)
     _no_duplicates((row.key for row in table.rows), f"{where}.rows")
     for row in table.rows:
         _check_row(paper, table, row, f"{where}.rows.{row.key}")
+        if row.made_of:
+            kind = "difference" if row.difference else "ratio"
+            _check_parts(paper, key, row, f"{where}.rows.{row.key}.{kind}")
 
 
 def _check_columns(paper: Paper, columns: Iterable[TableColumn], where: str) -> None:
@@ -63,10 +67,6 @@ def _check_row(paper: Paper, table: PaperTable, row: TableRow, where: str) -> No
                 raise ConfigError(f"{where}: the row has a run, but column '{column.key}' has no setting")
             if row.measure is None and column.measure is None:
                 raise ConfigError(f"{where}: no measure, neither here nor in column '{column.key}'")
-    if row.made_of:
-        kind = "difference" if row.difference else "ratio"
-        plain = [other.key for other in table.rows if not other.made_of]
-        _all_known(row.made_of, plain, f"{where}.{kind}", "measured row")
     if row.parameters is not None:
         if table.inputs is None:
             raise ConfigError(f"{where}: to count parameters the table needs `inputs`")
@@ -75,6 +75,18 @@ def _check_row(paper: Paper, table: PaperTable, row: TableRow, where: str) -> No
                 raise ConfigError(
                     f"{where}.parameters: no model '{name}', {nearest(name, models.names(), 'polyfed models')}"
                 )
+
+
+def _check_parts(paper: Paper, key: str, row: TableRow, where: str) -> None:
+    """The rows that a difference or ratio is made of: there, not derived themselves, and of one unit."""
+    for part in parts_of(row, key):
+        _known(part.table, paper.tables, where, "table")
+        plain = [other.key for other in paper.tables[part.table].rows if not other.made_of]
+        _known(part.row, plain, where, "measured row")
+    for column in paper.tables[key].columns:
+        units = {_unit(paper, part, column.key, where) for part in parts_of(row, key)}
+        if row.difference is not None and len(units) > 1:
+            raise ConfigError(f"{where}: {' and '.join(sorted(units))} cannot be compared")
 
 
 def _check_claim(paper: Paper, table: str, claim: Claim, where: str) -> None:

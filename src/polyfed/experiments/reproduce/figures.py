@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,17 +14,22 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.legend import Legend
+from matplotlib.text import Text
+from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
 
+from polyfed.experiments.papers.numbers import Number, values_of
 from polyfed.experiments.papers.paper import TableColumn, TableRow
 from polyfed.experiments.papers.results import MeasuredTable
-from polyfed.experiments.reproduce.tables import UNIT_NAMES, by_group, heading
+from polyfed.experiments.reproduce.formats import UNIT_NAMES
+from polyfed.experiments.reproduce.tables import by_group, heading
 from polyfed.runs.metrics import mean_and_spread
 
 INK, GRID = "#333333", "#e6e6e6"
 HERE, PAPER = "#3b78b5", "#d1495b"
 COLOURS = ("#3b78b5", "#d1495b", "#2e8b57", "#8a8a8a", "#e08e2b", "#7b5ea7", "#17a2a2", "#a0522d")
 MOST_ACROSS = 4  # panels side by side
+EDGE = 0.12  # inches around title and key
 
 Curve = Mapping[int, tuple[float, float | None]]
 
@@ -46,14 +52,19 @@ class FeaturesPanel:
     points: npt.NDArray[Any]  # rows × 2
 
 
-def draw_table(measured: MeasuredTable, path: Path) -> Path:
-    """The measured values with their spread over seeds beside the paper's: one panel per column, one line per row."""
+def draw_table(measured: MeasuredTable, path: Path) -> Path | None:
+    """The measured values with their spread over seeds beside the paper's: one panel per column, one line per row.
+
+    Ratios are plain numbers beside values in some unit, and left out: of nothing but ratios there is no picture.
+    """
     rows = [row for row in measured.rows if row.ratio is None]
+    if not rows:
+        return None
     columns, across = _laid_out(measured.columns)
     down = -(-len(columns) // across)
     names = 0.5 + 0.075 * max(len(row.name) for row in rows)
     height = 0.34 * len(rows) + 0.75
-    figure = _figure((names + 2.5 * max(across, 2) + 0.2, height * down + 0.95))
+    figure = _figure((names + 2.5 * max(across, 2) + 0.2, height * down))
     panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
     for place, panel in enumerate(panels.flat):
         if place < len(columns):
@@ -64,22 +75,29 @@ def draw_table(measured: MeasuredTable, path: Path) -> Path:
     first.set_yticks(range(len(rows)), [row.name for row in rows])
     first.set_ylim(len(rows) - 0.4, -0.6)
     if measured.table.unit in ("count", "bytes"):
-        first.set_xscale("log")
-        first.xaxis.set_major_formatter(EngFormatter(sep=""))
-    width, high = figure.get_size_inches()
-    figure.subplots_adjust(
-        left=names / width,
-        right=1 - 0.2 / width,
-        top=1 - 0.95 / high,
-        bottom=0.5 / high,
+        _by_decades(first)
+    _lay_out(
+        figure,
+        _head(figure, heading(measured), first),
+        figure.supxlabel(UNIT_NAMES[measured.table.unit], fontsize=9, color=INK),
+        left=names,
+        right=0.2,
+        bottom=0.5,
         wspace=0.08,
         hspace=0.6 / (0.34 * len(rows)),
     )
-    figure.supxlabel(UNIT_NAMES[measured.table.unit], fontsize=9, color=INK, y=0.08 / high)
-    _head(figure, heading(measured))
-    _legend(figure, first)
     figure.savefig(path, dpi=150, facecolor="white")
     return path
+
+
+def _by_decades(axes: Axes) -> None:
+    """A logarithmic x axis with whole decades, of which at least one is seen."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    low, high = axes.get_xlim()
+    if high < 10 * low:
+        axes.set_xlim(10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high)))
 
 
 def _laid_out(columns: Sequence[TableColumn]) -> tuple[list[TableColumn], int]:
@@ -124,19 +142,19 @@ def _printed(rows: Sequence[TableRow], column: TableColumn) -> dict[int, float]:
     return {place: number.value for place, number in given.items() if number is not None}
 
 
-def _draw_seeds(axes: Axes, values: Mapping[int, float], height: float) -> None:
+def _draw_seeds(axes: Axes, number: Number, height: float) -> None:
+    values = values_of(number)
     if len(values) > 1:
-        axes.plot(
-            list(values.values()), [height] * len(values), ".", color=HERE, alpha=0.35, markersize=4, zorder=2
-        )
+        axes.plot(values, [height] * len(values), ".", color=HERE, alpha=0.35, markersize=4, zorder=2)
 
 
 def _draw_mean(
-    axes: Axes, values: Mapping[int, float], height: float, label: str | None, colour: str, size: float
+    axes: Axes, number: Number, height: float, label: str | None, colour: str, size: float
 ) -> None:
+    values = values_of(number)
     if not values:
         return
-    mean, spread = mean_and_spread(list(values.values()))
+    mean, spread = mean_and_spread(values)
     axes.errorbar(
         mean,
         height,
@@ -155,43 +173,31 @@ def draw_curves(panels: Sequence[CurvesPanel], title: str, quantity: str, path: 
     """Means over the rounds with a band of their spread over seeds; a single value is a dotted line."""
     across = min(len(panels), MOST_ACROSS)
     down = -(-len(panels) // across)
-    figure = _figure((0.8 + 2.7 * max(across, 2), 2.5 * down + 1.0))
+    figure = _figure((0.8 + 2.7 * max(across, 2), 2.5 * down))
     grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
     for place, axes in enumerate(grid.flat):
         if place < len(panels):
             _draw_panel(axes, panels[place])
         else:
             axes.set_visible(False)
-    width, high = figure.get_size_inches()
-    figure.subplots_adjust(
-        left=0.65 / width,
-        right=1 - 0.15 / width,
-        top=1 - 0.95 / high,
-        bottom=0.55 / high,
-        wspace=0.08,
-        hspace=0.35,
-    )
-    figure.supxlabel("round", fontsize=9, color=INK, y=0.08 / high)
-    figure.supylabel(quantity, fontsize=9, color=INK, x=0.08 / width)
-    _head(figure, title)
-    _legend(figure, grid[0, 0])
+    below = figure.supxlabel("round", fontsize=9, color=INK)
+    figure.supylabel(quantity, fontsize=9, color=INK, x=0.08 / figure.get_figwidth())
+    head = _head(figure, title, grid[0, 0])
+    _lay_out(figure, head, below, left=0.65, right=0.15, bottom=0.55, wspace=0.08, hspace=0.35)
     figure.savefig(path, dpi=150, facecolor="white")
     return path
 
 
 def draw_lines(panels: Sequence[CurvesPanel], title: str, along: str, path: Path) -> Path:
     """As `draw_curves`, with panels that share nothing but the quantity along x."""
-    figure = _figure((0.3 + 3.6 * max(len(panels), 2), 3.7))
-    width, high = figure.get_size_inches()
+    figure = _figure((0.3 + 3.6 * max(len(panels), 2), 3.0))
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         _draw_panel(axes, panel)
         axes.set_xlabel(along, fontsize=9, color=INK)
         axes.set_ylabel(panel.quantity, fontsize=9, color=INK)
-        axes.legend(frameon=False, fontsize=8, labelcolor=INK)
-    figure.subplots_adjust(
-        left=0.6 / width, right=1 - 0.15 / width, top=1 - 0.7 / high, bottom=0.5 / high, wspace=0.25
-    )
-    _head(figure, title)
+        if panel.curves:
+            axes.legend(frameon=False, fontsize=8, labelcolor=INK)
+    _lay_out(figure, _head(figure, title), left=0.6, right=0.15, bottom=0.5, wspace=0.25)
     figure.savefig(path, dpi=150, facecolor="white")
     return path
 
@@ -200,8 +206,7 @@ def draw_features(
     panels: Sequence[FeaturesPanel], labels: npt.NDArray[Any], classes: Sequence[str], title: str, path: Path
 ) -> Path:
     """Rows of the test set in two dimensions, one panel per model, one colour per class."""
-    figure = _figure((0.2 + 3.3 * max(len(panels), 2) + 0.9, 4.0))
-    width, high = figure.get_size_inches()
+    figure = _figure((0.2 + 3.3 * max(len(panels), 2) + 0.9, 3.3))
     colours = mpl.colormaps["tab10" if len(classes) <= 10 else "tab20"]
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, panel in zip(grid, panels, strict=True):
@@ -214,19 +219,18 @@ def draw_features(
             x, y = panel.points[labels == number].T
             colour = colours(number % colours.N)
             axes.scatter(x, y, s=7, color=colour, alpha=0.75, linewidths=0, label=name)
-    figure.subplots_adjust(
-        left=0.15 / width, right=1 - 0.95 / width, top=1 - 0.7 / high, bottom=0.15 / high, wspace=0.05
-    )
+    head = _head(figure, title)
+    _lay_out(figure, head, left=0.15, right=0.95, bottom=0.15, wspace=0.05)
+    width, high = figure.get_size_inches()
     figure.legend(
         *grid[0].get_legend_handles_labels(),
         loc="upper right",
-        bbox_to_anchor=(1 - 0.1 / width, 1 - 0.62 / high),
+        bbox_to_anchor=(1 - 0.1 / width, 1 - (head.height - 0.05) / high),
         frameon=False,
         fontsize=8,
         labelcolor=INK,
         markerscale=1.8,
     )
-    _head(figure, title)
     figure.savefig(path, dpi=150, facecolor="white")
     return path
 
@@ -263,25 +267,86 @@ def _bare(axes: Axes) -> None:
         side.set_visible(False)
 
 
-def _head(figure: Figure, text: str) -> None:
-    width, high = figure.get_size_inches()
-    whole = textwrap.shorten(text, int(13 * width), placeholder=" …")
-    figure.suptitle(whole, x=0.12 / width, y=1 - 0.1 / high, ha="left", va="top", fontsize=10, color=INK)
+@dataclass(frozen=True)
+class _Head:
+    """The title and the key above the panels, and the height in inches that each takes."""
+
+    title: Text
+    title_height: float
+    key: Legend | None = None
+    key_height: float = 0.0
+
+    @property
+    def height(self) -> float:
+        return 2 * EDGE + self.title_height + self.key_height + 0.2  # and the titles of the first panels
 
 
-def _legend(figure: Figure, axes: Axes) -> None:
-    """Every label once, below the title."""
-    width, high = figure.get_size_inches()
+def _head(figure: Figure, title: str, axes: Axes | None = None) -> _Head:
+    """Write the title, and the key with every label of `axes` once, on as many lines as they need."""
+    width = figure.get_figwidth() - 2 * EDGE
+    text = figure.suptitle("", x=EDGE / figure.get_figwidth(), ha="left", va="top", fontsize=10, color=INK)
+    for letters in range(len(title), 10, -1):
+        text.set_text(textwrap.fill(title, letters))
+        if text.get_window_extent().width / figure.dpi <= width:
+            break
+    height = text.get_window_extent().height / figure.dpi
+    if axes is None:
+        return _Head(text, height)
+    key = _key(figure, axes, width)
+    return _Head(text, height, key, key.get_window_extent().height / figure.dpi)
+
+
+def _key(figure: Figure, axes: Axes, width: float) -> Legend:
+    """Every label once, in as many columns as fit."""
     handles, labels = axes.get_legend_handles_labels()
     once = dict(reversed(list(zip(labels, handles, strict=True))))
-    figure.legend(
-        list(once.values())[::-1],
-        list(once)[::-1],
-        loc="upper left",
-        bbox_to_anchor=(0.04 / width, 1 - 0.3 / high),
-        ncols=6,
-        frameon=False,
-        fontsize=8,
-        labelcolor=INK,
-        borderaxespad=0.2,
+    for across in range(max(len(once), 1), 0, -1):
+        key = figure.legend(
+            list(once.values())[::-1],
+            list(once)[::-1],
+            loc="upper left",
+            ncols=across,
+            frameon=False,
+            fontsize=8,
+            labelcolor=INK,
+            borderaxespad=0,
+            borderpad=0.2,
+        )
+        if across == 1 or key.get_window_extent().width / figure.dpi <= width:
+            break
+        key.remove()
+    return key
+
+
+def _lay_out(
+    figure: Figure,
+    head: _Head,
+    below: Text | None = None,
+    *,
+    left: float,
+    right: float,
+    bottom: float,
+    wspace: float,
+    hspace: float = 0.2,
+) -> None:
+    """Make the figure higher by its head, and place everything.
+
+    below: what is said of all x axes together.
+    left, right, bottom: around the panels, in inches; the spaces between panels are shares of their sizes.
+    """
+    width, body = figure.get_size_inches()
+    high = body + head.height
+    figure.set_size_inches(width, high)
+    figure.subplots_adjust(
+        left=left / width,
+        right=1 - right / width,
+        top=1 - head.height / high,
+        bottom=bottom / high,
+        wspace=wspace,
+        hspace=hspace,
     )
+    head.title.set_y(1 - EDGE / high)
+    if head.key is not None:
+        head.key.set_bbox_to_anchor((0.06 / width, 1 - (1.5 * EDGE + head.title_height) / high))
+    if below is not None:
+        below.set_y(0.08 / high)

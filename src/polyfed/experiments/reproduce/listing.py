@@ -13,8 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from polyfed.experiments.papers.paper import CurvesFigure, Paper, PaperFigure, PaperTable
+from polyfed.experiments.papers.terms import runs_for
+from polyfed.experiments.reproduce.formats import MISSING, plural
 from polyfed.experiments.reproduce.plan import ReproductionPlan, settings_of, states_of
-from polyfed.experiments.reproduce.tables import MISSING, plural
 
 
 def papers_table(papers: Sequence[Paper]) -> Table:
@@ -25,7 +26,8 @@ def papers_table(papers: Sequence[Paper]) -> Table:
         title="tables and figures of the papers: polyfed reproduce PAPER/TABLE",
     )
     for name in ("what", "title", "runs per seed", "claims", "scales"):
-        table.add_column(name, justify="right" if name in ("runs per seed", "claims") else "left")
+        number = name in ("runs per seed", "claims")
+        table.add_column(name, justify="right" if number else "left", no_wrap=name == "what")
     for paper in papers:
         title = Text.assemble((paper.title, "bold"), f" ({paper.cite})")
         table.add_row(Text(paper.id, style="bold"), title)
@@ -34,19 +36,20 @@ def papers_table(papers: Sequence[Paper]) -> Table:
             table.add_row(
                 f"{paper.id}/{key}",
                 Text(item.title),
-                str(len(_runs(paper, item)) or MISSING),
+                str(len(_runs(paper, key, item)) or MISSING),
                 str(claims or MISSING),
                 ", ".join(paper.scales_of(item)),
             )
     return table
 
 
-def _runs(paper: Paper, item: PaperTable | PaperFigure) -> set[tuple[str, str]]:
+def _runs(paper: Paper, key: str, item: PaperTable | PaperFigure) -> set[tuple[str, str]]:
     if not isinstance(item, PaperTable | CurvesFigure):
         return set(item.needed)
-    table = item if isinstance(item, PaperTable) else paper.tables[item.table]
-    rows = table.rows if isinstance(item, PaperTable) else [table.row(key) for key in item.rows]
-    return {run for row in rows for column in table.columns for run in table.runs_for(row, column)}
+    home = key if isinstance(item, PaperTable) else item.table
+    table = paper.tables[home]
+    rows = table.rows if isinstance(item, PaperTable) else [table.row(name) for name in item.rows]
+    return {run for row in rows for column in table.columns for run in runs_for(paper, home, row, column.key)}
 
 
 def paper_details(paper: Paper, width: int) -> Group:

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from polyfed.experiments.papers.results import MeasuredTable
-from polyfed.experiments.reproduce.tables import (
-    CHOSEN,
-    RULE,
+from polyfed.experiments.reproduce.tables import CHOSEN, by_group, cell_texts, heading, notes
+from polyfed.experiments.reproduce.verdicts import (
     SIGNS,
-    by_group,
-    cell_texts,
+    VerdictTexts,
     claims_by_text,
-    heading,
-    notes,
+    rules,
+    tally_lines,
 )
 
 
-def markdown(measured: MeasuredTable, command: str, picture: str) -> str:
+def markdown(measured: MeasuredTable, command: str, picture: str | None) -> str:
     """The whole report: table, claims, what was scaled, and the command that repeats it."""
     paper = measured.paper
     parts = [
@@ -29,11 +27,12 @@ def markdown(measured: MeasuredTable, command: str, picture: str) -> str:
     if measured.has_chosen:
         when = CHOSEN[paper.chosen]
         parts += [f"At {when} (never on test data):", _values(measured, chosen=True)]
-    parts.append(f"![measured values beside the paper's]({picture})")
+    if picture is not None:
+        parts.append(f"![measured values beside the paper's]({picture})")
     if notes(measured):
         parts.append(_bullets(notes(measured)))
     if measured.judgements:
-        parts += ["## Claims", _claims(measured), RULE]
+        parts += ["## Claims", _bullets(tally_lines(measured)), _claims(measured), *rules(measured)]
     if measured.is_run:
         says = paper.scales[measured.scale].says or ("nothing: this is the paper's scale",)
         parts += ["## What was scaled", _bullets(says)]
@@ -67,22 +66,26 @@ def _values(measured: MeasuredTable, *, chosen: bool) -> str:
 
 def _claims(measured: MeasuredTable) -> str:
     lines = []
-    for text, judged in claims_by_text(measured):
+    for text, formula, judged in claims_by_text(measured):
         for number, line in enumerate(judged):
+            said = ["", ""] if number else [text, formula]
+            holds = "" if line.holds is None else " holds" if line.holds else " does not hold"
             lines.append(
-                [
-                    "" if number else text,
-                    line.where,
-                    f"{SIGNS[line.mark]} {line.mark}",
-                    line.weakest,
-                    line.here,
-                    line.seeds,
-                    line.paper,
-                    line.otherwise,
-                ]
+                [*said, line.where, *_verdict(line.last), f"{line.paper}{holds}", _at_chosen(line.chosen)]
             )
-    head = ["claim", "where", "mark", "weakest comparison", "here", "seeds", "paper", "at the chosen round"]
+    head = ["claim", "is", "where", "mark", "here", "p", "seeds", "paper", "at the chosen round"]
     return _table(head, lines)
+
+
+def _verdict(verdict: VerdictTexts) -> list[str]:
+    return [f"{SIGNS[verdict.mark]} {verdict.mark}", verdict.here, verdict.p, verdict.seeds]
+
+
+def _at_chosen(verdict: VerdictTexts | None) -> str:
+    if verdict is None:
+        return ""
+    p = f"p {verdict.p}" if verdict.p else ""
+    return ", ".join(part for part in (verdict.mark, verdict.here, p) if part)
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import polyfed
 from polyfed import disk
-from polyfed.experiments.papers.claims import BySeed, FindValues, judge_all
+from polyfed.experiments.papers.claims import JUDGED, FindNumber, Verdict, judge_all, tally, what_of
+from polyfed.experiments.papers.numbers import Number, values_of
 from polyfed.experiments.papers.paper import (
     CurvesFigure,
     FeaturesFigure,
@@ -30,7 +32,9 @@ from polyfed.experiments.papers.results import (
     mean_curve,
     read_cell,
     read_curves,
+    read_printed,
 )
+from polyfed.experiments.papers.significance import LEAST_SEEDS, LEVEL
 from polyfed.experiments.reproduce.features import features_of, principal_components
 from polyfed.experiments.reproduce.figures import (
     CurvesPanel,
@@ -40,9 +44,9 @@ from polyfed.experiments.reproduce.figures import (
     draw_lines,
     draw_table,
 )
+from polyfed.experiments.reproduce.formats import UNIT_NAMES
 from polyfed.experiments.reproduce.markdown import markdown
 from polyfed.experiments.reproduce.plan import ReproductionPlan, config_of
-from polyfed.experiments.reproduce.tables import UNIT_NAMES
 from polyfed.report.figures import bubble_chart
 from polyfed.runs import api
 from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound, mean_and_spread
@@ -75,9 +79,8 @@ def evaluations(plan: ReproductionPlan) -> dict[RunKey, Evaluations]:
 def measure(plan: ReproductionPlan) -> MeasuredTable:
     """A table from the runs that have finished, and the claims judged on it."""
     runs = evaluations(plan)
-    table = plan.paper.tables[plan.key]
     cells = {
-        (row.key, column.key): read_cell(table, row, column, runs)
+        (row.key, column.key): read_cell(plan.paper, plan.key, row, column, runs)
         for row in plan.rows
         for column in plan.columns
     }
@@ -93,22 +96,17 @@ def measure(plan: ReproductionPlan) -> MeasuredTable:
     )
 
 
-def _find_measured(paper: Paper, runs: Runs, which: ReportedRound) -> FindValues:
-    def find(table: str, row: str, column: str) -> BySeed:
+def _find_measured(paper: Paper, runs: Runs, which: ReportedRound) -> FindNumber:
+    def find(table: str, row: str, column: str) -> Number:
         given = paper.tables[table]
-        return read_cell(given, given.row(row), given.column(column), runs).at(which)
+        return read_cell(paper, table, given.row(row), given.column(column), runs).at(which)
 
     return find
 
 
-def find_printed(paper: Paper) -> FindValues:
-    """What the paper itself prints, as if it were one seed."""
-
-    def find(table: str, row: str, column: str) -> BySeed:
-        number = paper.tables[table].row(row).paper.get(column)
-        return {} if number is None else {0: number.value}
-
-    return find
+def find_printed(paper: Paper) -> FindNumber:
+    """What the paper itself prints."""
+    return lambda table, row, column: read_printed(paper, table, paper.tables[table].row(row), column)
 
 
 # -- files -------------------------------------------------------------------------------------------------------
@@ -117,10 +115,10 @@ def find_printed(paper: Paper) -> FindValues:
 def write_table(plan: ReproductionPlan, measured: MeasuredTable) -> list[Path]:
     """Write everything that was measured as JSON, the table and the claims as Markdown, and a picture."""
     plan.folder.mkdir(parents=True, exist_ok=True)
-    picture = draw_table(measured, plan.folder / f"{plan.key}.png")
-    text = plan.folder / f"{plan.key}.md"
-    disk.replace(text, markdown(measured, plan.command, picture.name).encode())
-    return [_write_json(plan, as_json(measured)), text, picture]
+    picture = draw_table(measured, plan.folder / f"{plan.stem}.png")
+    text = plan.folder / f"{plan.stem}.md"
+    disk.replace(text, markdown(measured, plan.command, picture.name if picture else None).encode())
+    return [_write_json(plan, as_json(measured)), text, *([picture] if picture else [])]
 
 
 def write_curves(plan: ReproductionPlan, figure: CurvesFigure) -> list[Path]:
@@ -139,7 +137,7 @@ def write_curves(plan: ReproductionPlan, figure: CurvesFigure) -> list[Path]:
         for column in plan.columns
     ]
     plan.folder.mkdir(parents=True, exist_ok=True)
-    path = plan.folder / f"{plan.key}.png"
+    path = plan.folder / f"{plan.stem}.png"
     picture = draw_curves(panels, _title(plan), UNIT_NAMES[table.unit], path)
     return [_write_json(plan, {"curves": curves}), picture]
 
@@ -160,7 +158,7 @@ def write_lines(plan: ReproductionPlan, figure: LinesFigure) -> list[Path]:
         for panel in figure.panels
     ]
     plan.folder.mkdir(parents=True, exist_ok=True)
-    picture = draw_lines(panels, _title(plan), "local steps", plan.folder / f"{plan.key}.png")
+    picture = draw_lines(panels, _title(plan), "local steps", plan.folder / f"{plan.stem}.png")
     return [_write_json(plan, {"by local step": found}), picture]
 
 
@@ -189,7 +187,7 @@ def write_features(plan: ReproductionPlan, figure: FeaturesFigure) -> list[Path]
     if not panels:
         return []
     plan.folder.mkdir(parents=True, exist_ok=True)
-    picture = plan.folder / f"{plan.key}.png"
+    picture = plan.folder / f"{plan.stem}.png"
     draw_features(panels, test.labels.numpy(), test.dataset.classes, _title(plan), picture)
     return [_write_json(plan, {"share of the variance along x and y": shares}), picture]
 
@@ -236,6 +234,8 @@ def as_json(measured: MeasuredTable) -> dict[str, Any]:
     claims = [
         {
             "text": judged.claim.text,
+            "what": what_of(judged.claim, measured.key),
+            "between": [end if math.isfinite(end) else None for end in judged.claim.interval],
             "column": judged.column,
             "last": asdict(judged.last),
             "chosen": asdict(judged.chosen),
@@ -243,14 +243,29 @@ def as_json(measured: MeasuredTable) -> dict[str, Any]:
         }
         for judged in measured.judgements
     ]
-    return {"rows": rows, "claims": claims}
+    judged_at = {
+        "level": LEVEL,
+        "least seeds": LEAST_SEEDS,
+        "last": _tally([judged.last for judged in measured.judgements]),
+        "chosen": _tally([judged.chosen for judged in measured.judgements]),
+    }
+    return {"rows": rows, "judged": judged_at, "claims": claims}
 
 
-def _numbers(values: BySeed) -> dict[str, Any] | None:
-    if not values:
+def _tally(verdicts: Sequence[Verdict]) -> dict[str, int]:
+    marks = tally(verdicts)
+    return {
+        "judged": sum(marks[mark] for mark in JUDGED),
+        "tested": sum(verdict.is_tested for verdict in verdicts),
+        **{str(mark): count for mark, count in marks.items()},
+    }
+
+
+def _numbers(number: Number) -> dict[str, Any] | None:
+    if number == {}:
         return None
-    mean, spread = mean_and_spread(list(values.values()))
-    return {"mean": mean, "spread": spread, "seeds": dict(values)}
+    mean, spread = mean_and_spread(values_of(number))
+    return {"mean": mean, "spread": spread, "seeds": dict(number) if isinstance(number, Mapping) else None}
 
 
 def _write_json(plan: ReproductionPlan, content: Mapping[str, Any]) -> Path:
@@ -265,6 +280,6 @@ def _write_json(plan: ReproductionPlan, content: Mapping[str, Any]) -> Path:
         "polyfed": polyfed.__version__,
         "runs": [str(job.path.relative_to(plan.folder)) for job in plan.jobs.values()],
     }
-    path = plan.folder / f"{plan.key}.json"
+    path = plan.folder / f"{plan.stem}.json"
     disk.replace(path, (json.dumps({**header, **content}, indent=1, ensure_ascii=False) + "\n").encode())
     return path

@@ -6,6 +6,7 @@ same plan made again goes on where it was stopped.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from polyfed.experiments.papers.paper import (
     TableRow,
 )
 from polyfed.experiments.papers.results import RunKey
-from polyfed.experiments.papers.terms import columns_judged, terms_of
+from polyfed.experiments.papers.terms import columns_judged, runs_for, terms_of
 from polyfed.runs.config import RunConfig, read_config
 from polyfed.runs.folders import RUNS_FOLDER
 from polyfed.runs.keys import flatten
@@ -35,6 +36,7 @@ from polyfed.runs.setup import Simulation
 
 DEFAULT_OUT = RUNS_FOLDER / "reproduce"
 DEFAULT_SCALE = "tiny"
+MOST_LETTERS = 120  # of a file's name for the part that it holds
 
 
 @dataclass(frozen=True)
@@ -62,18 +64,40 @@ class ReproductionPlan:
         return find_item(self.paper, self.key)
 
     @property
+    def part(self) -> dict[str, list[str]]:
+        """The rows and columns that are shown, by their keys, where these are not all of them."""
+        rows, columns = _parts(self.paper, self.item)
+        chosen = {
+            "rows": [row.key for row in self.rows] if len(self.rows) < len(rows) else [],
+            "columns": [column.key for column in self.columns] if len(self.columns) < len(columns) else [],
+        }
+        return {name: keys for name, keys in chosen.items() if keys}
+
+    @property
+    def stem(self) -> str:
+        """What the files of this table or figure are called.
+
+        The plain name belongs to all rows and columns with the scale's own number of seeds. Anything else has a name
+        that says what it is (`table2.rows-ind+agg.seeds-5`), so that it never replaces the whole.
+        """
+        words = [f"{name}-{'+'.join(keys)}" for name, keys in self.part.items()]
+        if ".".join(words)[MOST_LETTERS:]:
+            digest = hashlib.sha256(".".join(words).encode()).hexdigest()[:8]
+            words = [*(f"{len(keys)}-{name}" for name, keys in self.part.items()), digest]
+        one_model = isinstance(self.item, FeaturesFigure)
+        if self.jobs and not one_model and self.seeds != self.paper.scales[self.scale].seeds:
+            words.append(f"seeds-{self.seeds}")
+        return ".".join([self.key, *words])
+
+    @property
     def command(self) -> str:
         """The command that does all this again."""
         words = [
             "polyfed reproduce",
             f"{self.source}/{self.key}",
             f"--scale {self.scale} --seeds {self.seeds}",
+            *(f"--{name} {','.join(keys)}" for name, keys in self.part.items()),
         ]
-        rows, columns = _parts(self.paper, self.item)
-        if len(self.rows) < len(rows):
-            words.append(f"--rows {','.join(row.key for row in self.rows)}")
-        if len(self.columns) < len(columns):
-            words.append(f"--columns {','.join(column.key for column in self.columns)}")
         if self.out != DEFAULT_OUT:
             words.append(f"--out {self.out}")
         return " ".join(words)
@@ -171,10 +195,10 @@ def _needed(
     if isinstance(item, LinesFigure | FeaturesFigure | HoldingsFigure):
         yield from item.needed
         return
-    table = item if isinstance(item, PaperTable) else paper.tables[item.table]
+    home = key if isinstance(item, PaperTable) else item.table
     for row in rows:
         for column in columns:
-            yield from table.runs_for(row, column)
+            yield from runs_for(paper, home, row, column.key)
     if isinstance(item, PaperTable):
         own = {(row.key, column.key) for row in rows for column in columns}
         for claim in item.claims:
@@ -190,8 +214,7 @@ def _needed_beside(
         if all((row, column) in own for table, row, column in terms if table == key):
             for name, row, column in terms:
                 if name != key:
-                    table = paper.tables[name]
-                    yield from table.runs_for(table.row(row), table.column(column))
+                    yield from runs_for(paper, name, paper.tables[name].row(row), column)
 
 
 def check_ready(plan: ReproductionPlan) -> None:

@@ -9,32 +9,18 @@ from typing import NamedTuple
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from polyfed.experiments.papers.claims import Judgement, Mark
 from polyfed.experiments.papers.paper import (
     RoundChoice,
     TableColumn,
     TableRow,
-    Unit,
 )
 from polyfed.experiments.papers.results import MeasuredTable
-from polyfed.experiments.papers.terms import terms_of
-from polyfed.report.tables import amount
-from polyfed.runs.metrics import mean_and_spread
+from polyfed.experiments.reproduce.formats import MISSING, UNIT_NAMES, format_over_seeds, plural
+from polyfed.experiments.reproduce.verdicts import claims_list, rules
 
-UNIT_NAMES: dict[Unit, str] = {"percent": "accuracy in %", "count": "", "bytes": "bytes", "number": ""}
-SIGNS: dict[Mark, str] = {"shown": "✓", "not shown": "✗", "not measured": "·"}
-STYLES: dict[Mark, str] = {"shown": "green", "not shown": "red", "not measured": "dim"}
-RULE = (
-    "A claim is judged seed by seed. It is shown if the mean difference is beyond the claim's margin by more than"
-    " its spread over seeds (sample standard deviation; with one seed: if it is beyond the margin at all). Otherwise"
-    " it is not shown, which is not the same as refuted. Of several comparisons in one claim, the weakest decides and"
-    " is printed."
-)
-MISSING = "–"
 GAP = "  "  # between groups of columns
 AROUND = 3  # around a cell: a space on each side, and one between columns
 SECOND = "  chosen round"  # a row's second line
@@ -42,28 +28,6 @@ CHOSEN: dict[RoundChoice, str] = {
     "round": "the round chosen on validation",
     "each": "the round chosen on validation for each client",
 }
-
-
-def format_number(value: float, unit: Unit, *, sign: bool = False) -> str:
-    """A number in its unit."""
-    if unit == "percent":
-        return f"{value:+.1f}" if sign else f"{value:.1f}"
-    if unit == "count":
-        return f"{value:+,.0f}" if sign else f"{value:,.0f}"
-    if unit == "bytes":
-        return ("-" if value < 0 else "+" if sign else "") + amount(abs(value))
-    return f"{value:+.4g}" if sign else f"{value:.4g}"
-
-
-def format_mean(mean: float, spread: float | None, unit: Unit, *, sign: bool = False) -> str:
-    return format_number(mean, unit, sign=sign) + (
-        "" if spread is None else f" ± {format_number(spread, unit)}"
-    )
-
-
-def format_over_seeds(values: Mapping[int, float], unit: Unit) -> str:
-    """Mean and spread over seeds."""
-    return format_mean(*mean_and_spread(list(values.values())), unit) if values else MISSING
 
 
 class CellTexts(NamedTuple):
@@ -78,7 +42,7 @@ def cell_texts(measured: MeasuredTable, row: TableRow, column: TableColumn) -> C
     cell = measured.cells[row.key, column.key]
     unit = measured.table.unit_of(row, column)
     printed = row.paper.get(column.key)
-    chosen = format_over_seeds(cell.chosen, unit) if cell.chosen else ""
+    chosen = "" if cell.chosen == {} else format_over_seeds(cell.chosen, unit)
     return CellTexts(printed.text if printed else MISSING, format_over_seeds(cell.last, unit), chosen)
 
 
@@ -93,7 +57,7 @@ def full_report(measured: MeasuredTable, width: int) -> Group:
     """Everything that is printed of a table: its numbers, its claims, what to know when reading them."""
     parts: list[RenderableType] = [Text(heading(measured)), *measured_tables(measured, width)]
     if measured.judgements:
-        parts.append(claims_list(measured))
+        parts.append(claims_list(measured, width))
     return Group(*parts, Text(f"\n{footnotes(measured, width)}"))
 
 
@@ -179,88 +143,6 @@ def _cells(measured: MeasuredTable, column: TableColumn) -> list[tuple[str, str]
     ]
 
 
-# -- claims ------------------------------------------------------------------------------------------------------
-
-
-class ClaimLine(NamedTuple):
-    """What is printed of a claim in one column."""
-
-    where: str
-    mark: Mark
-    weakest: str
-    here: str
-    seeds: str
-    paper: str
-    otherwise: str
-    """The mark at the chosen round, if it differs."""
-
-
-def claim_line(measured: MeasuredTable, judged: Judgement) -> ClaimLine:
-    unit, sign = _unit(measured, judged), judged.claim.ratio is None
-    several = judged.column is not None and len(measured.columns) > 1
-    where = (
-        measured.paper.column_name(measured.table.column(judged.column)) if several and judged.column else ""
-    )
-    comparison, chosen = judged.last.weakest, judged.chosen.mark
-    otherwise = chosen if chosen not in (judged.last.mark, "not measured") else ""
-    if comparison is None:
-        return ClaimLine(where, judged.last.mark, "", "", "", "", otherwise)
-    printed = [other.mean for other in judged.paper.comparisons if other.what == comparison.what]
-    return ClaimLine(
-        where,
-        judged.last.mark,
-        comparison.what,
-        format_mean(comparison.mean, comparison.spread, unit, sign=sign),
-        f"{comparison.held}/{comparison.seeds}" if measured.is_run else "",
-        format_number(printed[0], unit, sign=sign) if printed else "",
-        otherwise,
-    )
-
-
-def _unit(measured: MeasuredTable, judged: Judgement) -> Unit:
-    """The unit of a claim's differences: that of the rows compared. A ratio has none."""
-    if judged.claim.ratio is not None:
-        return "number"
-    term = terms_of(judged.claim, measured.key)[0]
-    table = measured.paper.tables[term.table]
-    return table.unit_of(table.row(term.row), table.column(term.column or judged.column or ""))
-
-
-def claims_by_text(measured: MeasuredTable) -> list[tuple[str, list[ClaimLine]]]:
-    """Each claim with its lines, one for each column in which it was judged."""
-    grouped = groupby(measured.judgements, key=lambda judged: id(judged.claim))
-    found = [list(members) for _, members in grouped]
-    return [(members[0].claim.text, [claim_line(measured, each) for each in members]) for members in found]
-
-
-def claims_list(measured: MeasuredTable) -> Group:
-    """The paper's claims, each with its mark in every column in which it was judged."""
-    parts: list[RenderableType] = [
-        Text("what the paper claims, judged on the numbers measured here", style="italic")
-    ]
-    for text, lines in claims_by_text(measured):
-        good = sum(line.mark == "shown" for line in lines)
-        tally = "" if len(lines) == 1 else f"  ({good} of {len(lines)})"
-        parts.append(Text(f"\n{text}{tally}", style="bold"))
-        grid = Table.grid(padding=(0, 2))
-        for line in lines:
-            grid.add_row(*_claim_cells(line))
-        parts.append(Padding(grid, (0, 0, 0, 2)))
-    return Group(*parts)
-
-
-def _claim_cells(line: ClaimLine) -> Iterable[Text]:
-    yield Text(f"{SIGNS[line.mark]} {line.mark:<12}", style=STYLES[line.mark])
-    if line.where:
-        yield Text(line.where)
-    if line.weakest:
-        yield Text(f"{line.weakest}: {line.here}")
-        yield Text(f"in {line.seeds} seeds" if line.seeds else "", style="dim")
-        yield Text(f"paper {line.paper}" if line.paper else "", style="dim")
-    if line.otherwise:
-        yield Text(f"chosen round: {line.otherwise}", style="dim")
-
-
 def footnotes(measured: MeasuredTable, width: int) -> str:
     """What to know when reading the table: notes, what was scaled, how claims are judged."""
     lines = notes(measured)
@@ -269,8 +151,7 @@ def footnotes(measured: MeasuredTable, width: int) -> str:
         lines.append(
             f"here: the last round, mean ± spread over seeds; below it {CHOSEN[measured.paper.chosen]}"
         )
-    if measured.judgements:
-        lines.append(RULE)
+    lines += rules(measured)
     return "\n".join(
         textwrap.fill(line, width - 1, initial_indent="• ", subsequent_indent="  ") for line in lines
     )
@@ -284,7 +165,3 @@ def notes(measured: MeasuredTable) -> list[str]:
     lines = [f"{'; '.join(names)}: {note}" for note, names in rows.items() if note]
     missing = [f"{row.name} ({column.key})" for row, column in measured.unmeasured()]
     return lines + ([f"not measured: {', '.join(missing)}"] if missing else [])
-
-
-def plural(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -1,0 +1,285 @@
+"""Looking at models: metrics beyond accuracy, and rounds in which nobody can be looked at."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.conftest import MakeRun
+from torch import Tensor, nn
+
+from polyfed import Client, Fleet, Method, MethodSettings, Server, client_step, learn
+from polyfed.data import Rows
+from polyfed.engines import Inline, Pool
+from polyfed.errors import RunError, StepFailed
+from polyfed.federation.message import Fields, Weights
+from polyfed.federation.roster import Facts
+from polyfed.learn import METRICS, metrics_of
+from polyfed.methods import local_training
+from polyfed.runs.api import load_model
+from polyfed.runs.checkpoint import RunDirectory, read_lines
+from polyfed.runs.failures import FAILURES_LOG
+from polyfed.runs.rounds import Run
+from polyfed.runs.setup import Simulation
+from polyfed.testing import result_of
+
+ALL = {"metrics": "all"}
+PUBLIC = {"limit": 300, "clients": 4, "public": {"source": "share", "share": 0.2}}
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """The history, which must hold numbers and nulls only: no NaN."""
+    text = (path / "history.jsonl").read_text().splitlines()
+    return [json.loads(line, parse_constant=pytest.fail) for line in text]
+
+
+def computed(model: nn.Module, rows: Rows, among: int | None = None) -> dict[str, Any]:
+    """The metrics of a model, directly; None where one has no value."""
+    x, y = rows.tensors()
+    found = metrics_of(learn.predict(model, x)[:, :among], y, METRICS)
+    confusion = found.pop("confusion")
+    return {
+        **{name: pytest.approx(found[name]) if name in found else None for name in METRICS},
+        "confusion": confusion,
+    }
+
+
+def without_metrics(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_metrics(item) for key, item in value.items() if "metrics" not in key}
+    return value
+
+
+# -- what is measured ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local"])
+def test_metrics_are_those_of_the_clients_models(make_run: MakeRun, method: str) -> None:
+    """Of one model that all share, and of models of their own; on the whole test set, and on own test rows."""
+    run = make_run(method, evaluate=ALL)
+    run.go()
+    last = lines_of(run.path)[-1]["clients"]
+    assert len(last) == 4
+    for index in range(4):
+        model = load_model(run.path, f"client-{index}")
+        found = last[f"client-{index}"]["metrics"]
+        assert found["whole"] == computed(model, run.federation.whole_test)
+        assert found["own"] == computed(model, run.federation.holdings(index).test)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local", {"name": "fedavg", "batch_norm": "local"}])
+def test_accuracies_and_models_are_the_same_with_metrics_and_without(make_run: MakeRun, method: Any) -> None:
+    runs = [make_run(method, evaluate=evaluate) for evaluate in (ALL, {})]
+    for run in runs:
+        run.go()
+    with_them, without = (result_of(run.path) for run in runs)
+    assert with_them["models"] == without["models"]
+    assert "metrics" not in json.dumps(without["history"])
+    assert [without_metrics(line) for line in with_them["history"]] == without["history"]
+
+
+def test_logits_are_computed_once_whatever_is_asked_for(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    predict = learn.predict
+
+    def counted(model: nn.Module, x: Tensor) -> Tensor:
+        calls.append(len(x))
+        return predict(model, x)
+
+    monkeypatch.setattr(learn, "predict", counted)
+    counts = []
+    for evaluate in ({}, {"metrics": ["auc"]}, ALL):
+        calls.clear()
+        make_run("local", evaluate=evaluate, rounds=1).go()
+        counts.append(sorted(calls))
+    assert counts[0] == counts[1] == counts[2]
+
+
+def test_scikit_learn_is_loaded_before_the_workers_and_only_where_metrics_are_wanted(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[bool] = []
+    monkeypatch.setattr(learn, "load_metrics", lambda: loaded.append(True))
+    make_run("fedavg").go()
+    assert not loaded
+    make_run("fedavg", Pool(2), evaluate=ALL)  # not even open
+    assert loaded == [True]
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["fedavg", {"name": "fedmd", "public_rows": 40}],
+    ids=["shared", "own models, a server's, stages"],
+)
+def test_inline_pool_and_a_resumed_run_agree_to_the_bit(make_run: MakeRun, method: Any) -> None:
+    changes = {"evaluate": ALL, "data": PUBLIC, "models": {"server": "mlp-small"}, "rounds": 2}
+    whole = make_run(method, Inline(), **changes)
+    whole.go()
+    pool = make_run(method, Pool(2), **changes)
+    pool.go()
+    assert result_of(pool.path) == result_of(whole.path)
+    part = make_run(method, Inline(), **changes)
+    part.go(lambda now: now.stop())
+    part.close()
+    resumed = Run(Simulation(part.config), Pool(2), RunDirectory(part.path, new=False))
+    resumed.go()
+    resumed.close()
+    assert result_of(part.path) == result_of(whole.path)
+    assert part.summary["last"]["metrics"] == whole.summary["last"]["metrics"]
+
+
+def test_the_servers_model_has_metrics_too(make_run: MakeRun) -> None:
+    method = {"name": "fedmd", "public_rows": 40}
+    run = make_run(method, evaluate=ALL, data=PUBLIC, models={"server": "mlp-small"}, rounds=1)
+    run.go()
+    model = load_model(run.path, "server")
+    expected = computed(model, run.federation.whole_test)
+    last = lines_of(run.path)[-1]
+    assert last["server_metrics"]["global"] == expected
+    assert run.summary["last"]["server_metrics"] == last["server_metrics"]
+    confusion = torch.tensor(expected["confusion"])
+    assert last["server"]["global"] == pytest.approx(float(confusion.trace() / confusion.sum()))
+
+
+def test_stages_have_metrics_too(make_run: MakeRun) -> None:
+    run = make_run("fedavg", evaluate={"metrics": ["macro-f1"]})
+    run.go()
+    trained = lines_of(run.path)[-1]["stages"]["trained"]["metrics"]
+    assert set(trained) == {"own"}  # it is not measured on the whole test set
+    assert set(trained["own"]["macro-f1"]) == {"mean", "worst", "best", "spread"}
+
+
+# -- what has no value ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local"])
+def test_a_client_with_one_class_has_no_auc_of_its_own(make_run: MakeRun, method: str) -> None:
+    data = {"limit": 300, "clients": 10, "partition": {"kind": "pathological", "classes_per_client": 1}}
+    run = make_run(method, evaluate=ALL, data=data)
+    run.go()
+    last = lines_of(run.path)[-1]
+    for score in last["clients"].values():
+        right, of = score["own"]
+        own = score["metrics"]["own"]
+        assert own["auc"] is None
+        assert own["balanced-accuracy"] == pytest.approx(right / of)  # the recall of its one class
+        assert 0 <= score["metrics"]["whole"]["auc"] <= 1
+    assert last["summary"]["metrics"]["own"]["auc"] is None
+    assert run.summary["last"]["metrics"] == last["summary"]["metrics"]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local"])
+def test_without_own_test_rows_there_is_the_whole_test_set_alone(make_run: MakeRun, method: str) -> None:
+    run = make_run(method, evaluate=ALL, data={"test": 0.0})
+    run.go()
+    last = lines_of(run.path)[-1]
+    assert set(last["summary"]["metrics"]) == {"whole"}
+    assert all(set(score["metrics"]) == {"whole"} for score in last["clients"].values())
+
+
+def test_models_that_answer_nan_have_no_probabilities_and_are_still_measured(make_run: MakeRun) -> None:
+    run = make_run("local", evaluate=ALL, rounds=1, training={"lr": 1e30})
+    run.go()
+    metrics = lines_of(run.path)[-1]["summary"]["metrics"]["whole"]
+    assert (metrics["auc"], metrics["calibration-error"]) == (None, None)
+    assert 0 < metrics["balanced-accuracy"]["mean"] < 1
+
+
+@pytest.mark.parametrize(("outputs", "classes"), [("all", 30), ("private", 10)])
+def test_answers_are_chosen_among_the_outputs_that_count(
+    make_run: MakeRun, tmp_path: Path, outputs: str, classes: int
+) -> None:
+    images = np.random.default_rng(0).integers(256, size=(200, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "other.npz", x=images, y=np.array([f"thing-{row % 20:02}" for row in range(200)]))
+    run = make_run(
+        {"name": "fedmd", "public_rows": 20},
+        evaluate={**ALL, "outputs": outputs},
+        data={"limit": 200, "public": {"source": str(tmp_path / "other.npz")}},
+        models={"server": "mlp-small"},
+        rounds=1,
+    )
+    run.go()
+    last = lines_of(run.path)[-1]
+    expected = computed(load_model(run.path, "client-1"), run.federation.whole_test, classes)
+    assert last["clients"]["client-1"]["metrics"]["whole"] == expected
+    assert len(last["server_metrics"]["global"]["confusion"]) == classes
+
+
+# -- rounds without a result ---------------------------------------------------------------------------------
+
+
+class ShySettings(MethodSettings):
+    hidden: tuple[int, ...] = ()
+
+
+class Shy(Method):
+    """Clients train, but in some rounds nobody can be looked at."""
+
+    name = "shy"
+    Settings = ShySettings
+    settings: ShySettings
+    personal = True
+
+    @client_step
+    def train(self, me: Client) -> Fields:
+        local_training.train(me)
+        return {}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        fleet.ask(self.train, fleet.sample())
+
+    def serves(self, server: Server, client: Facts) -> Weights:
+        return server.shared_weights()[client.architecture]
+
+    def personalise(self, me: Client, model: nn.Module) -> None:
+        if me.round in self.settings.hidden:
+            raise RuntimeError("not to be looked at")
+
+
+def test_a_last_round_in_which_nobody_can_be_scored_is_told_and_can_be_done_again(make_run: MakeRun) -> None:
+    run = make_run(Shy, settings={"hidden": [3]})
+    said = (
+        r"round 3: no client could be scored, client-3 in step 'examine': RuntimeError: not to be looked at"
+    )
+    with pytest.raises(RunError, match=rf"{said}.*`polyfed resume .*` tries the last round again") as caught:
+        run.go()
+    assert isinstance(caught.value.__cause__, StepFailed)
+    assert "not to be looked at" in (run.path / FAILURES_LOG).read_text()
+    assert not (run.path / "summary.json").exists()
+    run.close()
+    mended = Simulation(run.config, method=Shy(ShySettings(), run.config.training))
+    again = Run(mended, Inline(), RunDirectory(run.path, new=False))
+    again.go()
+    again.close()
+    assert again.summary["rounds"] == 3
+    whole = make_run(Shy)
+    whole.go()
+    assert result_of(run.path) == result_of(whole.path)
+
+
+def test_an_earlier_round_in_which_nobody_can_be_scored_is_told_and_the_run_goes_on(
+    make_run: MakeRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = make_run(Shy, settings={"hidden": [2]})
+    with caplog.at_level(logging.WARNING):
+        run.go()
+    assert "round 2: no client could be scored, client-3 in step 'examine'" in caplog.text
+    assert ["summary" in line for line in read_lines(run.path / "history.jsonl")] == [True, False, True]
+    assert run.summary["failures"] == 4
+
+
+def test_a_folder_whose_last_round_has_no_result_is_told_so(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As older versions left it."""
+    run = make_run(Shy, settings={"hidden": [3]})
+    monkeypatch.setattr(Run, "_look", lambda self: self.evaluation.look(self.server))
+    with pytest.raises(RunError, match="has no result: in its last round no client could be scored"):
+        run.go()
