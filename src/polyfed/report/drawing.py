@@ -42,7 +42,7 @@ def over_rounds(axes: Axes) -> None:
 
 
 def plain(name: str) -> str:
-    """A name from outside as matplotlib shows it: no formula, control characters written out, not left out of a legend."""
+    """A name from outside as matplotlib shows it: no formula, no control characters, not left out of a legend."""
     text = visible(" ".join(name.replace("$", r"\$").split()))
     return f" {text}" if text.startswith("_") else text
 
