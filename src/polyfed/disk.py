@@ -65,11 +65,13 @@ def check_regular(path: Path) -> None:
 
 
 def check_plain_folder(folder: Path) -> None:
-    """Raise an `OSError` in words if anything in a folder, at any depth, is neither a folder nor a regular file."""
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            if os.path.exists(os.path.join(parent, name)):  # noqa: PTH110, PTH118  (many files: no objects)
-                check_regular(Path(parent, name))
+    """Raise an `OSError` in words if anything in a folder is neither a file nor a folder: a link may lead anywhere."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                raise OSError(errno.EINVAL, "it is a link: put the file or folder itself there", entry.path)
+            if not (entry.is_file() or entry.is_dir()):
+                check_regular(Path(entry.path))
 
 
 def write_through(path: Path, data: bytes) -> None:

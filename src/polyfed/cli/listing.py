@@ -7,6 +7,7 @@ from pathlib import Path
 
 from polyfed.cli.screen import console, say, show
 from polyfed.data import PARTITIONS
+from polyfed.disk import check_regular
 from polyfed.errors import ConfigError, nearest
 from polyfed.report.details import data_details, method_details, model_details, partition_details
 from polyfed.report.tables import data_table, method_summaries, methods_table, models_table, partition_table
@@ -72,6 +73,8 @@ def _partition_of(file: Path, overrides: Sequence[str], figure: Path) -> None:
         )
     if not figure.parent.is_dir():
         raise ConfigError(f"--figure {figure}: there is no folder {figure.parent}")
+    if figure.exists():
+        check_regular(figure)
     federation = Simulation(read_config(file, overrides))
     classes = federation.dataset.classes
     counts = federation.partition.class_counts(federation.labels, len(classes))

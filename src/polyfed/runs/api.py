@@ -14,6 +14,7 @@ from torch import nn
 
 from polyfed import learn
 from polyfed import models as known_models
+from polyfed.disk import check_regular
 from polyfed.engines import AUTO, make_engine
 from polyfed.errors import CheckpointError, ClientFailure, ConfigError
 from polyfed.federation.message import METADATA_KEY
@@ -162,6 +163,7 @@ def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None
     file = folder / "models" / f"{name}.safetensors"
     if not file.exists():
         file = _shared_model(folder, name)
+    check_regular(file)
     with safetensors.safe_open(file, framework="pt") as content:
         facts = json.loads(content.metadata()[METADATA_KEY])
     if make is not None:

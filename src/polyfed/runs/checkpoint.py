@@ -91,6 +91,8 @@ class RunDirectory:
                 (path / part).mkdir(parents=True, exist_ok=True)
         else:
             read_manifest(path)  # first of all: what is not a run is left as it is, without a lock
+            for part in ("states", "models"):
+                _check_plain(path / part)
         self._lock = disk.lock(path)
         # Only now: up to here another process may have written.
         self.manifest: dict[str, Any] = {} if new else read_manifest(path)
@@ -208,7 +210,8 @@ class RunDirectory:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """A run's manifest, checked against its own digest."""
+    """A run's manifest, checked against its own digest. Nothing beside it leads out of the run directory."""
+    _check_plain(path)
     try:
         manifest = json.loads((path / "manifest.json").read_text())
         seal = manifest.pop("digest")
@@ -223,6 +226,18 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"{path} was written by another version of polyfed (format {manifest['format']})"
         )
     return dict(manifest)
+
+
+def _check_plain(folder: Path) -> None:
+    """Refuse links, pipes and the like in a run directory: what is written there must not land elsewhere, or wait."""
+    try:
+        disk.check_plain_folder(folder)
+    except FileNotFoundError:
+        return  # said by who needs what is there
+    except NotADirectoryError:
+        raise CheckpointError(f"{folder} is a file, not a run directory") from None
+    except OSError as error:
+        raise CheckpointError(f"{error.filename or folder}: {error.strerror}") from None
 
 
 def _taken(path: Path) -> str:
