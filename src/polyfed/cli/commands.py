@@ -191,11 +191,17 @@ def list_data(
         Optional[str],  # noqa: UP045
         typer.Argument(metavar="NAME", help="A named data set: everything about it."),
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Read all of the cache of decoded data; remove what is damaged.")
+    ] = False,
 ) -> None:
     """List the named data sets, or tell everything about one."""
     from polyfed.cli import listing
 
-    listing.data(name)
+    if check:
+        listing.check_cache()
+    else:
+        listing.data(name)
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from polyfed import data as cached
 from polyfed.cli.screen import console, say, show
 from polyfed.data import PARTITIONS
 from polyfed.disk import check_regular
@@ -51,6 +52,15 @@ def data(name: str | None) -> None:
         say("polyfed data NAME: everything about one")
     else:
         show(data_details(name, console.width))
+
+
+def check_cache() -> None:
+    """Compare every cached data set with its fingerprint, and say which were damaged."""
+    broken = cached.check_cache()
+    for line in broken:
+        say(f"{line}; it was removed, and is decoded again when it is next used")
+    if not broken:
+        say("every cached data set is as it was written")
 
 
 def partition(what: Path | None, overrides: Sequence[str], figure: Path) -> None:

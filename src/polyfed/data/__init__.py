@@ -16,6 +16,7 @@ from polyfed.data.partition import (
 from polyfed.data.public import PublicSettings, make_public
 from polyfed.data.sources import has_split, known_sets, load
 from polyfed.data.splits import split_client, split_sizes
+from polyfed.data.storage import check_cache, verify
 
 __all__ = [
     "PARTITIONS",
@@ -29,6 +30,7 @@ __all__ = [
     "SetFacts",
     "about",
     "augment",
+    "check_cache",
     "has_split",
     "known_sets",
     "load",
@@ -37,5 +39,6 @@ __all__ = [
     "prepare",
     "split_client",
     "split_sizes",
+    "verify",
     "whereabouts",
 ]

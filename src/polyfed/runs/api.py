@@ -150,6 +150,7 @@ def reopen(
         if not known_models.is_known(name) and name not in (given or {}):
             raise ConfigError(f"'{name}' is a model of your own: pass it again as models=…")
     federation = Simulation(checked, data, given)
+    federation.verify_data()
     ready = make_engine(engine, workers, checked.timeout)
     return SimulatedRun(federation, ready, RunDirectory(folder, new=False))
 

@@ -235,7 +235,7 @@ def _check_plain(folder: Path) -> None:
     except FileNotFoundError:
         return  # said by who needs what is there
     except NotADirectoryError:
-        raise CheckpointError(f"{folder} is a file, not a run directory") from None
+        raise CheckpointError(f"{folder} is a file, not a folder") from None
     except OSError as error:
         raise CheckpointError(f"{error.filename or folder}: {error.strerror}") from None
 
