@@ -96,6 +96,13 @@ def test_the_variants_of_learning_through_public_data_keep_the_contract(
 
 
 @pytest.mark.slow
+def test_the_variants_of_fedproto_keep_the_contract() -> None:
+    models = {"names": ["mlp-small", "mlp"], "features": 16}
+    settings = {"weighting": "samples", "nearest": True}
+    check_method(registered()["fedproto"], config={"models": models, **HALF}, **settings)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["local", "fedavg", "fedprox"])
 def test_stacked_clients_keep_the_contract(name: str) -> None:
     check_method(registered()[name], config={"models": {"names": ["mlp-small"]}, "stack": 3})

@@ -27,7 +27,8 @@ def told(caplog: pytest.LogCaptureFixture) -> str:
 
 @pytest.fixture(autouse=True)
 def _everything(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, logger="polyfed")
+    for name in ("polyfed", "polyfed.data"):  # a command that was tried before may have set both
+        caplog.set_level(logging.DEBUG, logger=name)
 
 
 def test_a_run_tells_of_its_set_up_rounds_evaluations_and_checkpoints(

@@ -18,7 +18,9 @@ if TYPE_CHECKING:  # imported at their first use: PyTorch takes seconds, and `po
     from polyfed.federation import (
         Assistant,
         Client,
+        Counts,
         Facts,
+        FederationFacts,
         Fields,
         Fleet,
         Indices,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:  # imported at their first use: PyTorch takes seconds, and `po
     from polyfed.learn import Distillation, Training
     from polyfed.runs.api import load_model, prepare, reopen, resume, run
     from polyfed.runs.rounds import Run
+    from polyfed.runs.trained import Predictions, TrainedModel
 
 __version__ = "0.1.0"
 
@@ -49,8 +52,10 @@ __all__ = [
     "Assistant",
     "Client",
     "ClientFailure",
+    "Counts",
     "Distillation",
     "Facts",
+    "FederationFacts",
     "Fields",
     "Fleet",
     "Indices",
@@ -61,12 +66,14 @@ __all__ = [
     "Need",
     "Number",
     "PolyfedError",
+    "Predictions",
     "Probabilities",
     "Reply",
     "Run",
     "Server",
     "SweepResult",
     "Table",
+    "TrainedModel",
     "Training",
     "UserError",
     "Weights",
@@ -91,6 +98,7 @@ _HOMES = {
     "polyfed.learn": ("Distillation", "Training"),
     "polyfed.runs.api": ("load_model", "prepare", "reopen", "resume", "run"),
     "polyfed.runs.rounds": ("Run",),
+    "polyfed.runs.trained": ("Predictions", "TrainedModel"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -263,7 +263,7 @@ def _yaml_trouble(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
     if mark is None:
         return " ".join(str(error).split())
-    problem = getattr(error, "problem", None) or "this cannot be read"
-    if "\\t" in problem:
+    problem = ": ".join(filter(None, (getattr(error, part, None) for part in ("context", "problem"))))
+    if "'\\t'" in problem:
         problem = "there is a tab: indent with spaces"
     return f"line {mark.line + 1}: {problem}"

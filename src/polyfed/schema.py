@@ -26,13 +26,14 @@ mean."""
 LONGEST_SHOWN = 60  # letters of a wrong value in a message
 
 
-def _as_list(value: Any) -> Any:
+def as_list(value: Any) -> Any:
+    """What stands for a list of one, or words with commas between them, as a list; anything else as it is."""
     if isinstance(value, str):
         return [word.strip() for word in value.split(",") if word.strip()]
     return [value] if isinstance(value, int | float | Mapping) else value
 
 
-OneOrMore = BeforeValidator(_as_list)
+OneOrMore = BeforeValidator(as_list)
 """For lists whose items hold no commas: `names: mlp` is short for `[mlp]`, `names: mlp, cnn` for `[mlp, cnn]`."""
 
 
@@ -61,11 +62,11 @@ WORDS = {
     "less_than": "must be below {lt:g}",
     "literal_error": "must be {expected}",
     "enum": "must be {expected}",
-    "too_short": "must have at least {min_length}",
-    "too_long": "must have at most {max_length}",
+    "too_short": "must have at least {min_length} item",
+    "too_long": "must have at most {max_length} items",
     "string_too_short": "must not be empty",
     "string_pattern_mismatch": "must match {pattern}",
-    "missing": "is missing",
+    "missing": "is missing, and has no default",
     "invalid_key": "cannot be a key: a key is text",
 }
 WITHOUT_VALUE = {"missing", "value_error", "invalid_key", "too_short", "too_long"}

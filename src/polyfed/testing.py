@@ -97,6 +97,8 @@ class Trial:
             "training": {"epochs": 3, "batch": 16, "lr": 0.05, "momentum": 0.9},
             "checkpoint_seconds": 0,
         }
+        if Need.COMMON_FEATURES in needs:
+            content["models"]["features"] = 32
         if Need.SERVER_MODEL in needs:
             content["models"]["server"] = "cnn-small"
         for key, value in config.items():

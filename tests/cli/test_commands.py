@@ -62,6 +62,14 @@ def test_help_and_version_import_nothing_heavy(words: list[str]) -> None:
     assert not [name for name in HEAVY if name in imported]
 
 
+@pytest.mark.parametrize("columns", ["80", "150"])
+def test_the_help_cuts_nothing_off(command: Command, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    said = command("--help").out
+    assert "..." not in said.replace("[ARGS]...", "")
+    assert max(map(len, said.splitlines())) <= 80
+
+
 def test_what_the_help_says_is_what_the_library_has(command: Command) -> None:
     said = command("run", "--help").out
     assert all(name in said for name in (AUTO, *ENGINES))

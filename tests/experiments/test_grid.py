@@ -107,8 +107,8 @@ def test_a_run_that_fails_does_not_stop_the_others(
     good = [job(tmp_path / f"seed-{seed}", small, seed=seed) for seed in (0, 1)]
     prepare = api.prepare_checked
 
-    def with_bug(config: Any, out: Path, *args: Any) -> Any:
-        return 1 / 0 if out == buggy.path else prepare(config, out, *args)
+    def with_bug(config: Any, out: Path, *args: Any, **given: Any) -> Any:
+        return 1 / 0 if out == buggy.path else prepare(config, out, *args, **given)
 
     monkeypatch.setattr(api, "prepare_checked", with_bug)
     failures = run_jobs([hopeless, buggy, *good], workers)

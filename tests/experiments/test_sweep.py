@@ -15,18 +15,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from PIL import Image
 from rich.console import Console
 from tests.conftest import Command, round_of
 from tests.engines.test_tracebacks import Buggy
+from torch import nn
 
 import polyfed
 from polyfed import Client, Fields, Fleet, Server, client_step
 from polyfed.data import Dirichlet
 from polyfed.data.partition import Iid
-from polyfed.errors import ClientFailure, ConfigError, MethodError
+from polyfed.errors import ClientFailure, ConfigError, MethodError, UserError
 from polyfed.experiments.sweep import plan_sweep, read_sets, split_values
 from polyfed.federation import method as methods
 from polyfed.methods import Local
@@ -198,6 +200,7 @@ class Staged(Local):
     """Local training that is looked at in the middle of a round, and a server that does nothing."""
 
     name = "staged"
+    stages = ("after-sharing", "at.home")
 
     @client_step
     def tell(self, me: Client) -> Fields:
@@ -410,3 +413,76 @@ def test_what_was_swept_can_be_read_again(done: polyfed.SweepResult) -> None:
     assert definition["sets"] == {"method": ["local", "fedavg"], "training.lr": ["0.1"]}
     assert definition["seeds"] == 2
     assert read_config(definition["file"]).rounds == 3
+
+
+# -- the user's own data and models --------------------------------------------------------------------------
+
+
+def own_data() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(0)
+    y = np.arange(120) % 3
+    return rng.normal(size=(120, 5)).astype(np.float32) + y[:, None], y
+
+
+def narrow() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def broad() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Linear(32, 3))
+
+
+OWN_SWEEP: dict[str, Any] = {"rounds": 2, "method": "local", "data": {"clients": 2}, "stack": 1}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_own_data_and_models_are_swept_and_the_same_call_goes_on(tmp_path: Path, workers: int) -> None:
+    given: dict[str, Any] = {"data": own_data(), "models": [narrow, broad], "out": tmp_path / "out"}
+    sets = {"training.lr": [0.1, 0.01]}
+    done = polyfed.sweep(OWN_SWEEP, sets, **given, workers=workers)
+    assert done.failures == []
+    assert [row.finished for row in done.rows] == [1, 1]
+    run = done.runs["training.lr=0.01"][0]
+    assert run.config["models"]["names"] == ["narrow", "broad"]
+    alone = polyfed.run(
+        {**OWN_SWEEP, "training": {"lr": 0.01}},
+        data=own_data(),
+        models=[narrow, broad],
+        out=tmp_path / "alone",
+        workers=1,
+    )
+    assert result_of(run.path)["ledger"] == result_of(alone.path)["ledger"]
+    assert run.summary["last"] == alone.summary["last"]
+
+    # One run is taken back to the middle and goes on, the other is not touched.
+    before = (run.path / "summary.json").stat().st_mtime_ns
+    other = done.runs["training.lr=0.1"][0].path
+    expected = result_of(other)
+    (other / "summary.json").unlink()
+    again = polyfed.sweep(OWN_SWEEP, sets, **given, workers=workers)
+    assert [row.finished for row in again.rows] == [1, 1]
+    assert result_of(other) == expected
+    assert (run.path / "summary.json").stat().st_mtime_ns == before
+
+
+def test_a_sweep_with_other_own_data_or_models_is_refused(tmp_path: Path) -> None:
+    x, y = own_data()
+    out = tmp_path / "out"
+    polyfed.sweep(OWN_SWEEP, {}, data=(x, y), models=[narrow], out=out, workers=1)
+    for data, models, message in (
+        ((x + 1, y), [narrow], "holds another sweep, data is"),
+        ((x, y), [broad], r'holds another sweep, models is \["narrow"\] there and \["broad"\] here'),
+        ((x, y), None, "holds another sweep"),
+    ):
+        content = OWN_SWEEP if models else {**OWN_SWEEP, "models": {"names": ["mlp-small"]}}
+        with pytest.raises(ConfigError, match=message):
+            polyfed.sweep(content, {}, data=data, models=models, out=out, workers=1)
+
+
+def test_an_own_model_that_does_not_fit_is_named_before_anything_starts(tmp_path: Path) -> None:
+    def wrong() -> nn.Module:
+        return nn.Linear(5, 2)
+
+    with pytest.raises(UserError, match="model 'wrong' has 2 outputs"):
+        polyfed.sweep(OWN_SWEEP, {}, data=own_data(), models=[wrong], out=tmp_path / "out", workers=1)
+    assert not (tmp_path / "out").exists()

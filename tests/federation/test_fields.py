@@ -14,6 +14,7 @@ from polyfed.engines import Inline, Pool
 from polyfed.errors import MethodError, RunError
 from polyfed.federation.engine import Engine
 from polyfed.federation.fields import (
+    Counts,
     Declared,
     Indices,
     LikeWeights,
@@ -67,6 +68,10 @@ def even(rows: int, columns: int) -> Tensor:
         (Indices("public"), torch.tensor([0, 6, 3])),
         (Indices("public"), torch.tensor([6], dtype=torch.int32)),
         (Indices("classes"), torch.tensor([1, 1])),
+        (Indices("public", distinct=True), torch.tensor([6, 0, 3])),
+        (Counts("rows"), torch.tensor([1, 5, 2, 1])),
+        (Counts("classes"), torch.tensor([1, 10**12])),
+        (Counts("classes"), torch.tensor([1, 2], dtype=torch.int32)),
         (LikeWeights("weights"), {name: tensor + 1 for name, tensor in WEIGHTS.items()}),
         (LikeWeights("weights", only=lambda name: name == "weight"), {"weight": torch.ones(2, 3)}),
         (
@@ -97,11 +102,18 @@ def test_what_was_sent_says_a_size_before_the_reply_does() -> None:
     assert reason == "its field are not a table of 4 rows × 3 outputs"
 
 
+@pytest.mark.parametrize("chosen", [3, "all", torch.tensor(3), {"a": 1}], ids=str)
+def test_a_reply_that_does_not_say_its_own_size_is_refused_and_ends_nothing(chosen: Any) -> None:
+    reason = refusal(Table("chosen", "outputs"), torch.zeros(2, 3), chosen=chosen)
+    assert reason == "its reply does not say how many chosen there are"
+
+
 # -- what is refused -----------------------------------------------------------------------------------------
 
 TABLE = "its field are not a table of 4 rows × 3 outputs"
 IMPROBABLE = "its field are not probabilities: each at least 0, and 1 in sum"
 NO_ROWS = "its field are not row numbers from 0 to 6"
+NO_COUNTS = "its field are not 4 whole numbers from 1"
 NO_NUMBER = "its field is not a number from 0 to 1"
 
 
@@ -122,6 +134,17 @@ NO_NUMBER = "its field is not a number from 0 to 1"
         (Probabilities("rows", "outputs"), 2 * even(4, 3), IMPROBABLE),
         (Probabilities("rows", "outputs"), torch.tensor([[1.5, -0.5, 0.0]] * 4), IMPROBABLE),
         (Probabilities("rows", "outputs"), torch.zeros(4, 3), IMPROBABLE),
+        (Counts("rows"), torch.tensor([1, 5, 2]), NO_COUNTS),
+        (Counts("rows"), torch.tensor([1, 5, 2, 0]), NO_COUNTS),
+        (Counts("rows"), torch.tensor([1, 5, 2, -1]), NO_COUNTS),
+        (Counts("rows"), torch.tensor([1.0, 5.0, 2.0, 1.0]), NO_COUNTS),
+        (Counts("rows"), torch.tensor([[1, 5, 2, 1]]), NO_COUNTS),
+        (Counts("rows"), [1, 5, 2, 1], NO_COUNTS),
+        (
+            Indices("public", distinct=True),
+            torch.tensor([1, 2, 1]),
+            "its field are not different row numbers from 0 to 6",
+        ),
         (Indices("public"), torch.tensor([7]), NO_ROWS),
         (Indices("public"), torch.tensor([-1]), NO_ROWS),
         (Indices("public"), torch.tensor([[1]]), NO_ROWS),
@@ -229,11 +252,15 @@ def test_a_declaration_says_the_kind() -> None:
 # -- measurements and notes ----------------------------------------------------------------------------------
 
 
+def report_refusal(report: dict[str, Any]) -> str | None:
+    return why_report_refused(report, ("stage", "after training"), ("loss", "mutual-kl", "x"), outputs=2)
+
+
 @pytest.mark.parametrize(
     "report",
     [
         {},
-        {"measured": {"after training": {"own": [3, 4], "whole": [0, 0], "validation": (1, 1)}}},
+        {"measured": {"after training": {"own": [3, 4], "whole": [0, 7], "validation": [1, 1]}}},
         {
             "measured": {
                 "stage": {"own": [3, 4], "metrics": {"own": {"auc": 0.5, "confusion": [[3, 1], [0, 0]]}}}
@@ -241,20 +268,23 @@ def test_a_declaration_says_the_kind() -> None:
         },
         {"measured": {"stage": {"own": [3, 4], "metrics": {"own": {"macro-f1": 1}}}}},
         {"measured": {"stage": {"metrics": {}}}},
-        {"noted": {"loss": 0.5, "mutual-kl": float("nan"), "steps": 3}},
-        {"measured": {"stage": {}}, "noted": {"a": 1}},
+        {"noted": {"loss": 0.5, "mutual-kl": None, "local-loss": -3.0}},
+        {"measured": {"stage": {}}, "noted": {"x": 1e308}},
     ],
 )
-def test_scores_and_numbers_under_short_names_are_let_out(report: dict[str, Any]) -> None:
-    assert why_report_refused(report) is None
+def test_scores_and_numbers_under_declared_names_are_let_through(report: dict[str, Any]) -> None:
+    assert report_refusal(report) is None
 
 
-SCORES = "its measured are not accuracies by stage"
+BY_STAGE = "what it measured are not accuracies by stage"
+SCORES = "what it measured at 'stage' are not accuracies"
 METRICS = (
-    "its measured hold metrics that are not balanced-accuracy, macro-f1, auc, calibration-error, confusion"
+    "what it measured at 'stage' are not balanced-accuracy, macro-f1, auc, calibration-error, confusion"
     " of a scored part"
 )
-NUMBERS = "its noted are not numbers by name: note a number under a short name"
+NUMBER = "what it noted as 'x' is not a number"
+UNDECLARED = "it notes 'everythingeverythingeve, which the method does not declare: add it to `notes`"
+ELSEWHERE = "it measures at 'sssssssssssssssssssssss, which the method does not declare: add it to `stages`"
 
 
 def with_metrics(metrics: Any) -> dict[str, Any]:
@@ -286,18 +316,17 @@ def with_metrics(metrics: Any) -> dict[str, Any]:
         (with_metrics({"own": [0.5]}), METRICS),
         (with_metrics([0.5]), METRICS),
         (with_metrics(torch.zeros(1000)), METRICS),
-        ({"noted": {"x": torch.zeros(1000)}}, NUMBERS),
-        ({"noted": {"x": "a text with everything in it"}}, NUMBERS),
-        ({"noted": {"x": [1.0, 2.0]}}, NUMBERS),
-        ({"noted": {"x": {"y": 1.0}}}, NUMBERS),
-        ({"noted": {"x": True}}, NUMBERS),
-        ({"noted": {"x": None}}, NUMBERS),
-        ({"noted": {"x" * 41: 1.0}}, NUMBERS),
-        ({"noted": {"": 1.0}}, NUMBERS),
-        ({"noted": {"line\nbreak": 1.0}}, NUMBERS),
-        ({"noted": {3: 1.0}}, NUMBERS),
-        ({"noted": [1.0]}, NUMBERS),
-        ({"measured": {"s" * 41: {"own": [1, 2]}}}, SCORES),
+        ({"noted": {"x": torch.zeros(1000)}}, NUMBER),
+        ({"noted": {"x": "a text with everything in it"}}, NUMBER),
+        ({"noted": {"x": [1.0, 2.0]}}, NUMBER),
+        ({"noted": {"x": {"y": 1.0}}}, NUMBER),
+        ({"noted": {"x": True}}, NUMBER),
+        ({"noted": {"everything" * 10: 1.0}}, UNDECLARED),
+        ({"noted": {"x": 10**400}}, NUMBER),
+        ({"noted": {"x": float("inf")}}, NUMBER),
+        ({"noted": {"x": float("nan")}}, NUMBER),
+        ({"noted": [1.0]}, "what it noted are not numbers by name"),
+        ({"measured": {"s" * 41: {"own": [1, 2]}}}, ELSEWHERE),
         ({"measured": {"stage": {"elsewhere": [1, 2]}}}, SCORES),
         ({"measured": {"stage": {"own": [1, 2, 3]}}}, SCORES),
         ({"measured": {"stage": {"own": [3, 2]}}}, SCORES),
@@ -307,11 +336,16 @@ def with_metrics(metrics: Any) -> dict[str, Any]:
         ({"measured": {"stage": {"own": torch.tensor([1, 2])}}}, SCORES),
         ({"measured": {"stage": {"own": "1/2"}}}, SCORES),
         ({"measured": {"stage": [1, 2]}}, SCORES),
-        ({"measured": torch.zeros(3)}, SCORES),
+        ({"measured": torch.zeros(3)}, BY_STAGE),
+        ({"measured": 5}, BY_STAGE),
+        ({"measured": {"stage": {"own": [0, 0]}}}, SCORES),
+        ({"measured": {"stage": {"own": [0, 10**400]}}}, SCORES),
+        (with_metrics({"own": {"confusion": [[3, 1, 0], [0, 0, 0], [0, 0, 0]]}}), METRICS),
+        ({"rows": torch.zeros(3)}, "it reports something else than measurements and notes"),
     ],
 )
 def test_nothing_else_leaves_a_client_beside_its_reply(report: dict[str, Any], reason: str) -> None:
-    assert why_report_refused(report) == reason
+    assert report_refusal(report) == reason
 
 
 class Smuggler(Method):
@@ -340,7 +374,7 @@ def test_a_report_that_is_refused_costs_its_client_the_step(
     run.go()
     (failure,) = failures_of(run.path)
     assert failure["client"] == "client-1"
-    assert f"step 'train': its {way} are not" in failure["reason"]
+    assert "'rows', which the method does not declare" in failure["reason"]
     assert set(run.client_files()) == {0, 2, 3}  # rolled back
     sent = [entry for entry in RunRecord(run.path).ledger if entry.client == "client-1"]
     assert all(entry.purpose == "evaluation" for entry in sent if entry.direction == "up")

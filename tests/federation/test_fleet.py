@@ -175,6 +175,7 @@ class Noter(Method):
     """Every client notes two numbers, one of them none."""
 
     name = "noter"
+    notes = ("number", "loss")
 
     @client_step
     def note_two(self, me: Client) -> Fields:

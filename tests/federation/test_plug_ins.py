@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import Command
 
+from polyfed import plug_ins
 from polyfed.errors import MethodError
 from polyfed.federation import method as methods
 from polyfed.federation.method import find, registered
@@ -29,7 +30,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     """Put a package with one entry point where Python finds it, as pip would."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(methods, "_registered", dict(methods._registered))
-    monkeypatch.setattr(methods, "_warned", set())
+    monkeypatch.setattr(plug_ins, "_warned", set())
 
     def put(name: str, target: str, content: str) -> None:
         module = target.partition(":")[0]

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polyfed.learn import (
-    ExtraLoss,
+    FeatureLoss,
+    LocalLoss,
     Proximal,
     Training,
     can_stack,
@@ -150,12 +151,24 @@ def another_loss(_model: nn.Module, _rows: Tensor, _x: Tensor, logits: Tensor) -
     return logits.square().mean()
 
 
+def loss_on_features(
+    _model: nn.Module, _rows: Tensor, _x: Tensor, _logits: Tensor, features: Tensor
+) -> Tensor:
+    return features.square().mean()
+
+
 @pytest.mark.parametrize(
     ("extra", "can"),
-    [(None, True), (Proximal(0.1, {}), True), (another_loss, False), (nn.Identity(), False)],
-    ids=["none", "proximal", "a function", "a module"],
+    [
+        (None, True),
+        (Proximal(0.1, {}), True),
+        (another_loss, False),
+        (nn.Identity(), False),
+        (FeatureLoss(loss_on_features), False),
+    ],
+    ids=["none", "proximal", "a function", "a module", "on features"],
 )
-def test_only_losses_with_a_stacked_form_can_be_stacked(extra: ExtraLoss | None, can: bool) -> None:
+def test_only_losses_with_a_stacked_form_can_be_stacked(extra: LocalLoss | None, can: bool) -> None:
     assert can_stack_loss(extra) == can
 
 
@@ -163,12 +176,13 @@ def test_only_losses_with_a_stacked_form_can_be_stacked(extra: ExtraLoss | None,
     "extras",
     [
         [another_loss, another_loss],
+        [FeatureLoss(loss_on_features), FeatureLoss(loss_on_features)],
         [None, Proximal(0.1, {})],
         [Proximal(0.1, {}), Proximal(0.2, {})],
     ],
-    ids=["another loss", "not all", "two strengths"],
+    ids=["another loss", "on features", "not all", "two strengths"],
 )
-def test_a_loss_that_cannot_be_stacked_is_refused_and_never_left_out(extras: list[ExtraLoss | None]) -> None:
+def test_a_loss_that_cannot_be_stacked_is_refused_and_never_left_out(extras: list[LocalLoss | None]) -> None:
     models = [model(0), model(1)]
     with pytest.raises(ValueError, match="one by one"):
         supervised_together(

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polyfed.federation.message import decode, encode
-from polyfed.learn import Training, supervised
+from polyfed.learn import FeatureLoss, Training, supervised
 from polyfed.learn.training import shuffled_batches, take
+from polyfed.models import Network
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -113,6 +114,47 @@ def test_an_extra_loss_is_added() -> None:
     )
     # inputs of 0 give the weight no gradient of its own: 1 - 0.1 · 2
     assert torch.allclose(model.weight, torch.full((2, 2), 0.8), atol=1e-6)
+
+
+class Counting(Network):
+    """Counts its forward passes."""
+
+    passes = 0
+
+    def features(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        return super().features(x)
+
+
+def test_a_loss_on_features_by_hand() -> None:
+    """One row x = 1, feature f = w x with w = 3, a head of zeros: cross-entropy gives w no gradient.
+
+    The loss (f - 1)² adds 2 (f - 1) x = 4: w = 3 - 0.1 · 4 = 2.6.
+    """
+    body = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(body.weight, 3.0)
+    model = Counting(body, linear(1, 2))
+
+    def near_one(_model: nn.Module, rows: Tensor, x: Tensor, logits: Tensor, features: Tensor) -> Tensor:
+        assert rows.tolist() == [0] and x.tolist() == [[1.0]]
+        assert logits.tolist() == [[0.0, 0.0]] and features.tolist() == [[3.0]]
+        return (features - 1).square().mean()
+
+    ones, label = torch.ones(1, 1), torch.tensor([0])
+    supervised(model, ones, label, Training(lr=0.1), generator(), extra=FeatureLoss(near_one))
+    assert body.weight.item() == pytest.approx(2.6, abs=1e-6)
+    assert model.passes == 1
+
+
+@pytest.mark.parametrize("make", [net, normed])
+def test_a_loss_on_features_that_is_zero_changes_no_bit(make: Any) -> None:
+    """Also of a user's module, whose features are found by a hook in the same pass (BatchNorm counts them)."""
+    plain, watched = make(), make()
+    nothing = FeatureLoss(lambda _model, _rows, _x, _logits, features: 0 * features.sum())
+    for model, extra in ((plain, None), (watched, nothing)):
+        supervised(model, *examples(20), Training(batch=6), generator(), extra=extra)
+    found, expected = watched.state_dict(), plain.state_dict()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize(

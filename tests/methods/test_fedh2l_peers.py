@@ -229,18 +229,18 @@ class Vanishing(FedH2L):
 
     gone: ClassVar[dict[int, range]] = {2: range(3, 6)}
 
-    def check(self, me: Client) -> None:
+    def be_reachable(self, me: Client) -> None:
         if me.moment.round in self.gone.get(me.facts.index, ()):
             raise ConnectionError("out of reach")
 
     @client_step
     def broadcast(self, me: Client) -> Fields:
-        self.check(me)
+        self.be_reachable(me)
         return super().broadcast(me)
 
     @client_step
     def mutual_step(self, me: Client, heard: Any) -> Fields:
-        self.check(me)
+        self.be_reachable(me)
         return super().mutual_step(me, heard)
 
 

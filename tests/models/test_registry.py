@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import threading
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from polyfed.errors import ModelError
-from polyfed.models import Network, Norm, Shape, build, names, register, registry
+from polyfed.models import Network, Norm, Shape, build, names, register, registry, seeded, size, sizes
+from polyfed.models.mlp import MLP
 
 
 def weights(model: nn.Module) -> Tensor:
@@ -111,3 +114,88 @@ def test_what_is_registered_must_make_a_network(monkeypatch: pytest.MonkeyPatch)
     register("plain", vectors=True)(lambda shape, outputs, norm: nn.Linear(3, 2))  # type: ignore[arg-type,return-value]
     with pytest.raises(ModelError, match="made a Linear; it must make a Network"):
         build("plain", (3,), 2)
+
+
+# -- models that are built of others ---------------------------------------------------------------------------
+
+
+class Pair(Network):
+    """Two nets side by side, whose features are one net's and whose logits are the mean of both."""
+
+    def __init__(self, first: Network, second: Network) -> None:
+        super().__init__(first.body, first.head)
+        self.second = second
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A registered model that is built of two registered ones."""
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+
+    @register("pair", vectors=True)
+    def make(shape: Shape, outputs: int, norm: Norm) -> Network:
+        return Pair(build("mlp-small", shape, outputs), build("mlp-small", shape, outputs))
+
+    yield "pair"
+    sizes._listed.cache_clear()
+
+
+def drawn(name: str, seed: int) -> Network:
+    return build(name, (4,), 3, generator=torch.Generator().manual_seed(seed))
+
+
+def built_in_a_thread(name: str) -> list[Network]:
+    """A lock that waits for itself must not hang the tests."""
+    found: list[Network] = []
+    thread = threading.Thread(target=lambda: found.append(drawn(name, 1)), daemon=True)
+    thread.start()
+    thread.join(timeout=20)
+    return found
+
+
+def test_a_registered_model_may_be_built_of_others(pair: str) -> None:
+    (model,) = built_in_a_thread(pair)
+    assert model.name == "pair"
+
+
+def test_what_a_model_is_built_of_draws_from_its_stream(pair: str) -> None:
+    one, again, other = drawn(pair, 1), drawn(pair, 1), drawn(pair, 2)
+    assert torch.equal(weights(one), weights(again))
+    assert not torch.equal(weights(one), weights(other))
+    assert isinstance(one, Pair)
+    assert not torch.equal(weights(one.body), weights(one.second.body))
+    assert torch.equal(weights(build(pair, (4,), 3)), weights(build(pair, (4,), 3)))
+
+
+def test_a_model_of_others_is_measured_too(pair: str) -> None:
+    assert size(pair, (4,), 3).parameters == 2 * size("mlp-small", (4,), 3).parameters
+
+
+def test_a_generator_of_its_own_is_heeded_within_another_models_function() -> None:
+    expected = weights(drawn("mlp-small", 5))
+    for seed in (1, 2):
+        with seeded(seed):
+            assert torch.equal(weights(drawn("mlp-small", 5)), expected)
+
+
+def test_outside_a_model_without_a_generator_is_that_of_seed_0() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        expected = weights(MLP((4,), 3, hidden=(64,)))
+        torch.manual_seed(1)
+        assert torch.equal(weights(build("mlp-small", (4,), 3)), expected)
+    with seeded(7):
+        inside = weights(build("mlp-small", (4,), 3))
+    assert not torch.equal(inside, expected)
+    assert torch.equal(weights(build("mlp-small", (4,), 3)), expected)
+
+
+def test_another_thread_does_not_draw_from_a_stream_that_is_not_its_own() -> None:
+    expected = weights(build("mlp-small", (4,), 3))
+    found: list[Tensor] = []
+    thread = threading.Thread(target=lambda: found.append(weights(build("mlp-small", (4,), 3))))
+    with seeded(7):
+        thread.start()  # it waits until the generator is free
+        build("mlp-small", (4,), 3)
+    thread.join()
+    assert torch.equal(found[0], expected)

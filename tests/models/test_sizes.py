@@ -85,5 +85,6 @@ def test_the_table_has_a_row_for_each_model_that_takes_the_shape() -> None:
     rows = table("resnet8*", (1, 8, 8))
     assert [row.name for row in rows] == ["resnet8", "resnet8-b", "resnet8-fedkf"]
     assert [row.channels_last for row in rows] == [True, True, False]
+    assert [row.features for row in rows] == [64, 64, 256]
     assert rows[0].size == size("resnet8", (1, 8, 8))
     assert [row.name for row in table("*", (20,))] == names("mlp*")

@@ -125,7 +125,7 @@ def test_clients_with_one_sample_one_class_or_less_than_a_batch_take_part(
     assert done.federation.clients == 4
     assert done.federation.roster[0].samples == 1
     assert "failures" not in (done.last or {})
-    weights = polyfed.load_model(done.path, "client-0").state_dict()
+    weights = polyfed.load_model(done.path, "owner-0").state_dict()
     assert all(bool(torch.isfinite(tensor.float()).all()) for tensor in weights.values())
 
 

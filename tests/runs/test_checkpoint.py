@@ -65,6 +65,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
     "a truncated manifest": (lambda path: path / "manifest.json", truncate),
     "an edited manifest": (lambda path: path / "manifest.json", flip),
     "an edited config": (lambda path: path / "config.yaml", edit_config),
+    "an edited description of the data": (lambda path: path / "data.json", flip),
+    "a missing description of the data": (lambda path: path / "data.json", Path.unlink),
 }
 
 
@@ -110,11 +112,16 @@ def test_two_processes_cannot_work_in_one_directory(stopped: Path) -> None:
     RunDirectory(stopped, new=False).close()
 
 
-def test_a_directory_with_something_in_it_is_not_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "precious.txt").write_text("mine")
-    with pytest.raises(CheckpointError, match="not empty"):
-        RunDirectory(tmp_path, new=True)
-    assert (tmp_path / "precious.txt").read_text() == "mine"
+def test_a_directory_with_something_in_it_is_not_overwritten(tmp_path: Path, stopped: Path) -> None:
+    """Only of a run it is said that it can be resumed."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "precious.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"not empty and holds no run: choose another --out$"):
+        RunDirectory(mine, new=True)
+    assert (mine / "precious.txt").read_text() == "mine"
+    with pytest.raises(CheckpointError, match=r"holds a run: choose another --out, `polyfed resume .*`"):
+        RunDirectory(stopped, new=True)
 
 
 def test_a_commit_writes_only_the_states_that_changed(make_run: MakeRun) -> None:

@@ -82,7 +82,9 @@ def test_an_unknown_kind_of_partition_names_the_nearest_or_lists_them() -> None:
 
 
 def test_where_there_are_no_settings_that_is_said() -> None:
-    assert refusal({"method": {"name": "local", "mu": 1}}) == "method.mu: unknown key, there are none"
+    assert refusal({"method": {"name": "local", "mu": 1}}) == (
+        "method.mu: unknown key, local has no settings of its own"
+    )
 
 
 def test_an_unknown_method_names_the_nearest() -> None:
@@ -174,8 +176,11 @@ def test_the_line_says_what_would_do_and_what_was_given() -> None:
             {"models": {"clients": ["mlp"]}},
             "models.clients: must be a section of keys and values such as {a: b}",
         ),
-        ({"models": {"names": []}}, "models.names: must have at least 1"),
-        ({"data": {"partition": {"kind": "natural"}}}, "data.partition.column: is missing"),
+        ({"models": {"names": []}}, "models.names: must have at least 1 item"),
+        (
+            {"data": {"partition": {"kind": "natural"}}},
+            "data.partition.column: is missing, and has no default",
+        ),
         ({"name": "x" * 500 + "/"}, "name: "),
         ({"wire": {"up": {"logit": "half"}}}, "wire.up.logit: must be '"),
         ({3: 4}, "3: cannot be a key: a key is text"),
@@ -455,6 +460,8 @@ LISTS: dict[str, tuple[Any, str, list[Any]]] = {
     "models.names": ("resnet8", "resnet8, mlp", ["resnet8", "mlp"]),
     "models.budgets": ({"parameters": 5}, "[{parameters: 5}, {macs: 3}]", [{"parameters": 5}, {"macs": 3}]),
     "data.names": ("north", "north,south", ["north", "south"]),
+    "data.drop": ("id", "id, row", ["id", "row"]),
+    "evaluate.metrics": ("auc", "macro-f1,auc", ["macro-f1", "auc"]),
     "data.partition.angles": (30, "30, 60", [30, 60]),
 }
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from torch import nn
+from torch import Tensor, nn
 
 import polyfed
-from polyfed import learn
+from polyfed import learn, models
 from polyfed.models import memory_format
 from polyfed.testing import result_of
 
@@ -114,6 +114,27 @@ def test_a_name_that_cannot_be_a_files_is_refused_before_anything_starts(tmp_pat
     assert not out.exists()
 
 
+def test_clients_whose_function_builds_a_known_model_start_differently_and_reproducibly(
+    tmp_path: Path,
+) -> None:
+    def narrow() -> nn.Module:
+        return models.build("mlp-small", (1, 8, 8), 10)
+
+    found = []
+    for name in ("one", "again"):
+        run = polyfed.prepare(
+            BASE, method="local", models={"net": narrow}, rounds=1, out=tmp_path / name, workers=1
+        )
+        found.append([models_weights(run.federation.own_model(index)) for index in range(2)])
+        run.close()
+    assert not torch.equal(found[0][0], found[0][1])
+    assert all(torch.equal(one, again) for one, again in zip(*found, strict=True))
+
+
+def models_weights(model: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
 def lazy() -> nn.Module:
     return nn.Sequential(nn.LazyConv2d(4, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(0.1), nn.LazyLinear(10))
 
@@ -153,3 +174,81 @@ def test_a_model_of_other_outputs_is_told_the_classes(tmp_path: Path) -> None:
         polyfed.UserError, match=r"has 3 outputs, but the data have 2 classes \(1, 2\): give it 2"
     ):
         polyfed.prepare({"data": {"clients": 2}}, data=data, models=models, out=tmp_path / "run", workers=1)
+
+
+@pytest.mark.parametrize("name", ["a/b", "../evil", "/tmp/evil", "server"])
+@pytest.mark.parametrize("key", ["names", "server", "clients"])
+def test_a_name_in_the_run_file_that_is_no_model_is_refused_before_anything_starts(
+    tmp_path: Path, key: str, name: str
+) -> None:
+    models: dict[str, Any] = {"names": [name], "server": name, "clients": {"0": name}}
+    with pytest.raises(polyfed.UserError, match="unknown model") as refused:
+        polyfed.prepare({**BASE, "models": {key: models[key]}}, out=tmp_path / "run", workers=1)
+    assert len(str(refused.value).splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def wide() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 48), nn.Tanh(), nn.Linear(48, 10))
+
+
+def stopped_run(path: Path) -> Path:
+    run = polyfed.prepare(BASE, method="local", models=[small, wide], rounds=2, out=path, workers=1)
+    run.go(lambda now: now.stop())
+    run.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    "again",
+    [{"wide": wide, "small": small}, [wide, small]],
+    ids=["a mapping in another order", "a list in another order"],
+)
+def test_own_models_are_told_apart_by_name_when_a_run_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: Any
+) -> None:
+    decide(monkeypatch, last=False, stack=False)
+    whole = polyfed.run(
+        BASE, method="local", models=[small, wide], rounds=2, out=tmp_path / "whole", workers=1
+    )
+    done = polyfed.resume(stopped_run(tmp_path / "part"), models=again, workers=1)
+    assert [done.federation.architecture(index) for index in range(4)] == ["small", "wide"] * 2
+    assert result_of(done.path) == result_of(whole.path)
+
+
+@pytest.mark.parametrize(
+    ("again", "message"),
+    [
+        ({"little": small, "wide": wide}, "'small' is a model of your own: pass it again"),
+        ({"small": small}, "'wide' is a model of your own: pass it again"),
+        (
+            {"small": small, "wide": wide, "wider": wide},
+            "'wider' is no model of this run: did you mean 'wide'?",
+        ),
+        (None, "'small' is a model of your own"),
+    ],
+    ids=["renamed", "one missing", "one more", "none"],
+)
+def test_own_models_under_other_names_are_refused_in_one_line(
+    tmp_path: Path, again: Any, message: str
+) -> None:
+    with pytest.raises(polyfed.UserError) as refused:
+        polyfed.resume(stopped_run(tmp_path / "run"), models=again, workers=1)
+    assert message in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_own_models_whose_names_were_exchanged_are_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(polyfed.UserError) as refused:
+        polyfed.resume(stopped_run(tmp_path / "run"), models={"small": wide, "wide": small}, workers=1)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_an_own_model_with_a_known_models_name_must_be_given_again(tmp_path: Path) -> None:
+    run = polyfed.prepare(
+        BASE, method="local", models={"mlp": small}, rounds=2, out=tmp_path / "run", workers=1
+    )
+    run.go(lambda now: now.stop())
+    run.close()
+    with pytest.raises(polyfed.UserError, match="'mlp' is a model of your own"):
+        polyfed.resume(run.path, workers=1)

@@ -63,19 +63,52 @@ def run(
 @app.command()
 def resume(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
+    rounds: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Go on to so many rounds in all, also if the run has finished."),
+    ] = None,
     workers: Workers = None,
     engine: EngineName = "auto",
     no_figure: NoFigure = False,
 ) -> None:
-    """Go on with a run that was stopped or killed; the result is the same, bit for bit."""
+    """Go on with a run that was stopped or killed. The result is the same, bit for bit."""
     from polyfed.cli import running
 
-    running.resume(directory, workers, engine, figure=not no_figure)
+    running.resume(directory, rounds, workers, engine, figure=not no_figure)
+
+
+@app.command()
+def predict(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a finished run.")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATA",
+            help="A CSV or parquet table with the columns of training, an .npz file, an image, or a folder of images.",
+        ),
+    ],
+    client: Annotated[str, typer.Option(help="Whose model: a client's name, or server.")],
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="The CSV file to write; printed by default."),
+    ] = None,
+) -> None:
+    """Apply a trained model to new data: the class of each row and the probability of each class.
+
+    Data are given as they come; columns are found by their names, and normalised as in training. Where the data have
+    the label column too, the accuracy is printed.
+
+    \b
+    polyfed predict polyfed-runs/run --client north new.csv --out predictions.csv
+    """
+    from polyfed.cli import predicting
+
+    predicting.predict_rows(directory, source, client, out)
 
 
 @app.command()
 def compare(
-    directories: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Run directories.")],
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR", help="Run directories.")],
     figure: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option("--figure", "-o", help="The picture to write; compare.png by default."),
@@ -109,10 +142,11 @@ def sweep(
     ] = None,
     workers: Workers = None,
 ) -> None:
-    """Run every combination of some values, with several seeds, and compare them.
+    """Run every combination of some values and compare them.
 
-    Several runs are done at a time. The same command given again goes on with what is left, whether the sweep was
-    stopped (Ctrl-C) or killed. It ends with a table; results.csv and curves.png are in the sweep's folder.
+    Each is run with several seeds, and several runs are done at a time. The same command given again goes on with what
+    is left, whether the sweep was stopped (Ctrl-C) or killed. It ends with a table; results.csv and curves.png are in
+    the sweep's folder.
 
     \b
     polyfed sweep my.yaml --set method=local,fedavg --seeds 3
@@ -139,7 +173,7 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Where the runs are written.")] = Path("polyfed-runs/reproduce"),
     workers: Workers = None,
 ) -> None:
-    """Measure a paper's table again and judge its claims; the same command again goes on."""
+    """Measure a paper's table again and judge its claims. The same command again goes on."""
     from polyfed.cli import experimenting
 
     experimenting.reproduce(what, scale, rows, columns, seeds, plan, out, workers)
@@ -150,7 +184,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where the runs are written.")] = Path("polyfed-runs"),
     workers: Workers = None,
 ) -> None:
-    """Run five methods with eight clients and four architectures on handwritten digits; a table and a picture."""
+    """Run five methods on handwritten digits; a table and a picture. There are eight clients and four architectures."""
     from polyfed.cli import demonstrating
 
     demonstrating.demo(out, workers)

@@ -88,10 +88,12 @@ def _partition_of(file: Path, overrides: Sequence[str], figure: Path) -> None:
     federation = Simulation(read_config(file, overrides))
     classes = federation.dataset.classes
     counts = federation.partition.class_counts(federation.labels, len(classes))
-    names = [federation.architecture(index) for index in range(federation.clients)]
-    console.print(partition_table(counts, classes, names))
+    models = [federation.architecture(index) for index in range(federation.clients)]
+    names = list(federation.roster.names)
+    console.print(partition_table(counts, classes, models, names))
     # Imported only where something is drawn: matplotlib takes half a second of every launch.
     from polyfed.report.figures import bubble_chart  # noqa: PLC0415
 
-    bubble_chart(counts, classes, figure, title=f"{federation.dataset.name}: {federation.clients} clients")
+    title = f"{federation.dataset.name}: {federation.clients} clients"
+    bubble_chart(counts, classes, figure, title, federation.roster.names.given)
     console.print(f"wrote {figure}", soft_wrap=True)

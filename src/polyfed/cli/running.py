@@ -41,12 +41,13 @@ def run(
     _show(ready.path, figure=figure)
 
 
-def resume(directory: Path, workers: int | None, engine: str, *, figure: bool) -> None:
-    """Go on with a run; show the result of one that has finished."""
-    if RunRecord(directory).finished:
+def resume(directory: Path, rounds: int | None, workers: int | None, engine: str, *, figure: bool) -> None:
+    """Go on with a run, to so many rounds in all; show the result of one that has finished."""
+    record = RunRecord(directory)
+    if record.finished and rounds in (None, record.summary["rounds"]):
         say(f"{directory} has finished already.")
     else:
-        go(api.reopen(directory, workers=workers, engine=engine))
+        go(api.reopen(directory, workers=workers, engine=engine, rounds=rounds))
     _show(directory, figure=figure)
 
 

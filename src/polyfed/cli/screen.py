@@ -55,14 +55,14 @@ def print_any(table: Table | None) -> None:
         console.print(table)
 
 
-def say(line: str) -> None:
-    """Print a line as it is: not cut, not coloured."""
-    console.print(line, soft_wrap=True, markup=False, highlight=False)
-
-
 def show(page: Text) -> None:
     """Print a page whose lines were made to fit."""
     console.print(page, soft_wrap=True, highlight=False, end="")
+
+
+def say(line: str) -> None:
+    """Print a line as it is: not cut, not coloured."""
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def log_to_screen(*, verbose: bool) -> None:

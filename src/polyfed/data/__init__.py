@@ -4,6 +4,7 @@ from polyfed.data import augment
 from polyfed.data.dataset import DataSet, Rows
 from polyfed.data.facts import SetFacts, about
 from polyfed.data.named import whereabouts
+from polyfed.data.new_rows import InputForm, read_new_rows
 from polyfed.data.partition import (
     PARTITIONS,
     Dirichlet,
@@ -22,6 +23,7 @@ __all__ = [
     "PARTITIONS",
     "DataSet",
     "Dirichlet",
+    "InputForm",
     "Natural",
     "PartitionSettings",
     "PublicSettings",
@@ -37,6 +39,7 @@ __all__ = [
     "make_partition",
     "make_public",
     "prepare",
+    "read_new_rows",
     "split_client",
     "split_sizes",
     "verify",

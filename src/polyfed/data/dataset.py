@@ -39,6 +39,7 @@ class DataSet:
     first_class: the number that the first class has (see `with_labels_from`).
     features: the names of the columns that inputs N×F were made from, in their order; none for images and arrays.
     notes: what looked odd when the set was read, a line each.
+    label_column: the name of the column that the labels were in; none where they were in no table.
     """
 
     name: str
@@ -53,6 +54,7 @@ class DataSet:
     first_class: int = 0
     features: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    label_column: str | None = None
 
     def __len__(self) -> int:
         return len(self.inputs)

@@ -49,6 +49,7 @@ def rotate(
             dataset.column_names | {"domain": words},
             dataset.mean,
             dataset.std,
+            label_column=dataset.label_column,
         )
 
     key = {"of": dataset.fingerprint, "rotated": [float(angle) for angle in angles], "shared": shared_split}

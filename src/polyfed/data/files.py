@@ -131,6 +131,19 @@ def _check_inside(path: Path, root: Path) -> None:
         raise DataError(f"{path} is a link that leads out of {root}: put the file itself there")
 
 
+def images_below(path: Path) -> list[Path]:
+    """An image file itself, or every image in a folder at any depth, in a fixed order."""
+    if not path.is_dir():
+        return [path]
+    found = (file for file in path.rglob("*") if is_image_file(file) and file.is_file())
+    return sorted(file for file in found if not any(p.startswith(".") for p in file.relative_to(path).parts))
+
+
+def is_image_file(path: Path) -> bool:
+    """Whether a file's name says that it is an image."""
+    return path.suffix.lower() in _IMAGE_ENDINGS
+
+
 def npz_arrays(path: Path, split: str) -> tuple[Array, Array | None] | None:
     """The arrays of a split in an .npz file: x and y (or inputs and labels), x_test and y_test."""
     ending = "" if split == "train" else "_test"

@@ -41,7 +41,7 @@ class PublicSettings(BaseModel):
     @model_validator(mode="after")
     def _share_is_given(self) -> PublicSettings:
         if (self.source == "share") != (self.share is not None):
-            raise ValueError("source 'share' and a value for share go together")
+            raise ValueError("`source: share` and a value for `share`, such as 0.1, go together")
         return self
 
     def other_classes(self, public: DataSet, private: DataSet) -> bool:

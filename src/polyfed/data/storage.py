@@ -75,6 +75,7 @@ class Draft:
     std: tuple[float, ...] | None = None
     features: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    label_column: str | None = None
 
 
 def cache_root(cache_dir: Path | str | None = None) -> Path:
@@ -132,6 +133,7 @@ def stored_rows(
             data.std,
             data.features,
             data.notes,
+            data.label_column,
         )
 
     same = {"of": data.fingerprint, "name": data.name, "notes": data.notes}
@@ -155,6 +157,7 @@ def open_stored(folder: Path) -> StoredDataSet:
             column_names={name: tuple(words) for name, words in facts["column_names"].items()},
             features=tuple(facts["features"]),
             notes=tuple(facts["notes"]),
+            label_column=facts["label_column"],
             folder=folder,
         )
     except _UNREADABLE as error:
@@ -256,6 +259,7 @@ def in_memory(draft: Draft) -> DataSet:
         column_names=draft.column_names,
         features=draft.features,
         notes=draft.notes,
+        label_column=draft.label_column,
     )
 
 
@@ -326,6 +330,7 @@ def _facts(draft: Draft) -> dict[str, Any]:
         "labelled": draft.labels is not None,
         "features": list(draft.features),
         "notes": list(draft.notes),
+        "label_column": draft.label_column,
         "fingerprint": fingerprint,
     }
 

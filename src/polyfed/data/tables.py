@@ -6,6 +6,7 @@ import errno
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -42,14 +43,40 @@ def read_table(
     paths: Sequence[Path], name: str, reading: Reading, train: DataSet | None, folder: Path
 ) -> Draft:
     """A parquet or CSV table: a column of images, or columns of numbers; a label column; further columns."""
-    try:
+    with _as_table(paths[0]):
         return _Table(paths, name, reading).draft(train, folder)
+
+
+def read_columns(path: Path, wanted: Sequence[str], also: str | None = None) -> dict[str, Array]:
+    """Columns of a table by their names, wherever they stand in it, and one more where it exists."""
+    with _as_table(path):
+        table = _Table([path], str(path), Reading())
+        names = [*wanted, *([also] if also in table.names else [])]
+        return {name: table._values(name) for name in names if name in table.names}
+
+
+def read_encoded_images(
+    path: Path, column: str | None, also: str | None = None
+) -> tuple[list[bytes | Path], Array | None]:
+    """The images of a table, not decoded yet, and the values of one more column where it exists."""
+    with _as_table(path):
+        table = _Table([path], str(path), Reading(image=column))
+        found = table._image_column()
+        if found is None:
+            raise DataError(f"{path} has no column of images: it has {', '.join(table.names)}")
+        return list(table._images(found)), table._values(also) if also in table.names else None
+
+
+@contextmanager
+def _as_table(path: Path) -> Iterator[None]:
+    try:
+        yield
     except _DAMAGED as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # no space for what we write
             raise
         reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]
         reason = reason.rsplit(": ", 1)[-1]
-        raise DataError(f"{paths[0]} cannot be read as a table: {reason}") from error
+        raise DataError(f"{path} cannot be read as a table: {reason}") from error
 
 
 class _Table:
@@ -81,7 +108,7 @@ class _Table:
         further = list(self.reading.columns)
         if train is None:  # who would hold a test row is not asked
             further = [self._known(column) for column in further]
-        draft = Draft(self.name, np.empty(0), None, ())
+        draft = Draft(self.name, np.empty(0), None, (), label_column=label)
         if image is None:
             draft.features = tuple(self._feature_names(train, without={label, *further, *self.reading.drop}))
             draft.inputs, draft.notes = self._features(draft.features)

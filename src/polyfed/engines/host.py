@@ -184,16 +184,18 @@ class Host:
         """The encoded reply and report, once they are known to hold what was declared, and numbers."""
         owner = self.program.owner(task.step)
         short = step_name(task.step)
+        fields = {name: fields[name] for name in fields}  # whatever kind of mapping it was
         check_declared(owner, fields, short)
         packed = self.program.wire.pack(fields, owner.kinds_up(), "up")
         spoilt = first_not_finite(packed)
         if spoilt is not None:
             raise FloatingPointError(f"its reply '{spoilt}' holds NaN or infinity")
-        report = me.report()
-        reason = why_report_refused(report)
-        if reason is not None:
-            raise MethodError(f"step '{short}': {reason}")
-        return encode(packed), encode(report)
+        report = encode(me.report())
+        if report != EMPTY:  # as it will arrive: an object may show one thing and send another
+            reason = why_report_refused(decode(report), owner.stages, owner.notes, me.outputs)
+            if reason is not None:
+                raise MethodError(f"step '{short}': {reason}")
+        return encode(packed), report
 
     # -- clients and their states ----------------------------------------------------------------------------
 

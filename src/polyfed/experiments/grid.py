@@ -144,9 +144,9 @@ def _do_job(
             return ""
         if state == "new":
             clear(job.path)
-            run = api.prepare_checked(job.config, job.path, workers)
+            run = api.prepare_checked(job.config, job.path, workers, data=job.data, models=job.models)
         else:
-            run = api.reopen(job.path, workers=workers)
+            run = api.reopen(job.path, workers=workers, data=job.data, models=job.models)
         try:
             run_started(run)
             run.go(round_ended)

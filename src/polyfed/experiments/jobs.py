@@ -6,10 +6,12 @@ import os
 import statistics
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from polyfed.errors import CheckpointError
+from polyfed.runs.architectures import ModelMaker
 from polyfed.runs.checkpoint import read_manifest
 from polyfed.runs.config import RunConfig
 from polyfed.runs.folders import State, state_of_folder
@@ -17,10 +19,12 @@ from polyfed.runs.folders import State, state_of_folder
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a grid: where it goes and what it is."""
+    """One run of a grid: where it goes and what it is; the user's own data and models, where there are any."""
 
     path: Path
     config: RunConfig
+    data: Any = field(default=None, repr=False, compare=False)
+    models: Mapping[str, ModelMaker] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)

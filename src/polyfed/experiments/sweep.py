@@ -25,6 +25,7 @@ from polyfed import disk
 from polyfed.errors import CheckpointError, ClientFailure, ConfigError, UserError
 from polyfed.experiments.grid import run_jobs
 from polyfed.experiments.jobs import Job, JobFailure
+from polyfed.federation.method import Method
 from polyfed.report.fitting import FittedTable
 from polyfed.report.sweeps import (
     FinishedRun,
@@ -35,6 +36,8 @@ from polyfed.report.sweeps import (
     sweep_table,
     variant_result,
 )
+from polyfed.runs import api
+from polyfed.runs.architectures import ModelMaker
 from polyfed.runs.config import RunConfig, read_config, read_content
 from polyfed.runs.folders import RUNS_FOLDER, first_difference
 from polyfed.runs.history import RunRecord
@@ -161,6 +164,8 @@ def sweep(
     seeds: int = 1,
     out: str | Path | None = None,
     workers: int | None = None,
+    data: Any = None,
+    models: api.Models | None = None,
 ) -> SweepResult:
     """Run every combination of these values, each with several seeds, and return what came out.
 
@@ -173,12 +178,13 @@ def sweep(
     seeds: how many; the first is the run file's `seed`, each further one is one higher.
     out: the sweep's folder; `polyfed-runs/NAME-sweep` by default.
     workers: processes; one per core by default. Several runs are done at a time.
+    data, models: the user's own, for all runs: see `run`. Given again, they must be the same.
     """
     texts = {
         key: [_as_text(value) for value in (values if isinstance(values, list | tuple) else [values])]
         for key, values in sets.items()
     }
-    planned = plan_sweep(config, texts, seeds, out)
+    planned = plan_sweep(config, texts, seeds, out, data=data, models=models)
     planned.begin()
     failures = run_jobs(planned.jobs, workers)
     for failure in failures:
@@ -191,7 +197,13 @@ def sweep(
 
 
 def plan_sweep(
-    config: RunFile, sets: Mapping[str, Sequence[str]], seeds: int = 1, out: str | Path | None = None
+    config: RunFile,
+    sets: Mapping[str, Sequence[str]],
+    seeds: int = 1,
+    out: str | Path | None = None,
+    *,
+    data: Any = None,
+    models: api.Models | None = None,
 ) -> SweepPlan:
     """Every combination, checked before the first run starts: hours of work should not end in a typing mistake."""
     if len(sets.get("seed", ())) > 1:
@@ -199,44 +211,67 @@ def plan_sweep(
     if seeds < 1 or not all(sets.values()):
         raise ConfigError("a sweep needs at least one seed, and one value for each key")
     content = read_content(Path(config) if isinstance(config, str) else config)
+    given = _Given(data, api.by_name(models))
     varied = [key for key in sorted(sets) if len(sets[key]) > 1]
     found: dict[str, tuple[RunConfig, dict[str, str]]] = {}
     for combination in itertools.product(*sets.values()):
         values = dict(zip(sets, combination, strict=True))
         shown = {key: values[key] for key in varied}
         name = _name(shown)
-        checked = _checked(content, values, name if varied else "")
+        checked, fingerprint = _checked(content, values, name if varied else "", given, seeds)
         for other, (known, _) in found.items():
             if known == checked:
                 raise ConfigError(f"{name} is the same run as {other}: leave one out")
         found[f"{name}-{len(found)}" if name in found else name] = checked, shown
     folder = Path(out) if out is not None else RUNS_FOLDER / f"{checked.name}-sweep"
     variants = [
-        Variant(name, shown, tuple(_jobs(one, folder / name, seeds))) for name, (one, shown) in found.items()
+        Variant(name, shown, tuple(_jobs(one, folder / name, seeds, given)))
+        for name, (one, shown) in found.items()
     ]
     definition = {
         "file": content,
         "sets": {key: list(values) for key, values in sets.items()},
         "seeds": seeds,
+        **({"data": fingerprint} if data is not None else {}),
+        **({"models": sorted(given.models)} if given.models else {}),
     }
     return SweepPlan(folder, variants, json.loads(json.dumps(definition, default=str)))
 
 
-def _jobs(config: RunConfig, folder: Path, seeds: int) -> list[Job]:
+@dataclass(frozen=True)
+class _Given:
+    """The user's own data and models."""
+
+    data: Any
+    models: Mapping[str, ModelMaker] | None
+
+
+def _jobs(config: RunConfig, folder: Path, seeds: int, given: _Given) -> list[Job]:
     return [
-        Job(folder / f"seed-{seed}", config.model_copy(update={"seed": seed}))
+        Job(folder / f"seed-{seed}", config.model_copy(update={"seed": seed}), given.data, given.models)
         for seed in range(config.seed, config.seed + seeds)
     ]
 
 
-def _checked(content: Mapping[str, Any], values: Mapping[str, str], name: str) -> RunConfig:
-    """The config of a combination, with which a federation can be made."""
+def _checked(
+    content: Mapping[str, Any], values: Mapping[str, str], name: str, given: _Given, seeds: int
+) -> tuple[RunConfig, str]:
+    """The config of a combination, with which a federation can be made, and the fingerprint of its data.
+
+    What is given from Python has its place in the config, as in that of a run: it is compared when the sweep goes on.
+    Other seeds deal out other rows, which matters only to a method that has a check of its own.
+    """
     try:
         config = read_config(content, [f"{key}={values[key]}" for key in outer_first(values)])
-        Simulation(config)
+        federation = Simulation(config, given.data, given.models)
+        if type(federation.method).check is not Method.check:
+            for seed in range(config.seed + 1, config.seed + seeds):
+                Simulation(config.model_copy(update={"seed": seed}), given.data, given.models)
     except UserError as error:
         raise type(error)(f"{name}: {error}" if name else str(error)) from None
-    return config
+    names = config.models.model_copy(update={"names": federation.config.models.names})
+    changes = {"data": federation.config.data, "models": names if given.models else config.models}
+    return config.model_copy(update=changes), federation.fingerprint
 
 
 def _record(path: Path) -> RunRecord | None:

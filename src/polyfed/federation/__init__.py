@@ -1,6 +1,6 @@
 """What a federation is: methods, clients and a server, what may travel between them, how it is counted."""
 
-from polyfed.federation.fields import Declared, Indices, LikeWeights, Number, Probabilities, Table
+from polyfed.federation.fields import Counts, Declared, Indices, LikeWeights, Number, Probabilities, Table
 from polyfed.federation.message import Fields, Kind, Weights
 from polyfed.federation.method import (
     Fleet,
@@ -15,14 +15,16 @@ from polyfed.federation.method import (
     stacks,
 )
 from polyfed.federation.nodes import Assistant, Client, Server
-from polyfed.federation.roster import Facts
+from polyfed.federation.roster import Facts, FederationFacts
 from polyfed.federation.topology import TopologyName
 
 __all__ = [
     "Assistant",
     "Client",
+    "Counts",
     "Declared",
     "Facts",
+    "FederationFacts",
     "Fields",
     "Fleet",
     "Indices",

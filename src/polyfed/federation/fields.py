@@ -6,22 +6,24 @@ A method's `sends` gives every field that may leave a client its kind, and may s
 |----------------------------------|-----------------------------------------------------------------------------|
 | `Table(rows, columns)`           | numbers, rows × columns; logits unless another kind is named                |
 | `Probabilities(rows, columns)`   | such a table whose rows are not below 0 and add up to 1                     |
-| `Indices(below)`                 | whole numbers from 0 up to, not including, a size                           |
+| `Indices(below)`                 | whole numbers from 0 up to, not including, a size; all different if so told |
+| `Counts(rows)`                   | whole numbers from 1, so many as a size says                                |
 | `LikeWeights(sent)`              | tensors of the names, shapes and types of a field that the client was sent  |
 | `Number(least, most)`            | one number in a range                                                       |
 | a bare `Kind`                    | anything that can travel                                                    |
 
 Sizes are given by name: `outputs` (of every model), `classes` (of the private data), `public` (rows of the public set),
-or a field that was sent or is in the same reply, for its length. Nothing may be NaN or infinite.
+`features` (of every model, where the method declares `Need.COMMON_FEATURES`), or a field that was sent or is in the
+same reply, for its length. Nothing may be NaN or infinite.
 
 A reply that is refused is left out, and the reason stands in the run's history. Peers' messages in gossip pass the same
-door. What a client measured and noted on the way (`REPORT`) does so too, before it leaves the client.
+door. What a client measured and noted on the way does so too, before it leaves the client and when it arrives: scores
+at the stages, and numbers under the names, that its method declares (`stages`, `notes`), and nothing else.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -35,7 +37,9 @@ from polyfed.federation.message import Fields, Kind, first_not_finite
 
 PARTS_SCORED = ("validation", "own", "whole")
 PARTS_WITH_METRICS = ("own", "whole")
-SHORT_NAME = re.compile(r"[\w][\w .:+-]{0,39}")
+LOCAL_LOSS = "local-loss"  # what every method may note
+MOST_ROWS = 2**31  # that one score can be made of
+NAME_SHOWN = 24
 
 
 @dataclass(frozen=True)
@@ -47,16 +51,18 @@ class Surroundings:
     reply: Fields = field(default_factory=dict)
 
     def size(self, name: str) -> int:
-        """A size by name."""
+        """A size by name; a `NoSize` if there is none of that name."""
         if name in self.sizes:
             return self.sizes[name]
         for fields in (self.sent, self.reply):
             value = fields.get(name)
             if isinstance(value, Tensor) and value.dim():
                 return len(value)
-        raise MethodError(
-            f"'{name}' is not a size: use {', '.join(self.sizes)}, or a field that was sent or is in the reply"
-        )
+        raise NoSize(name)
+
+
+class NoSize(Exception):
+    """A size that nothing gives: a mistake in a declaration, or a reply that does not say it."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +109,10 @@ class Probabilities(Table):
 
 @dataclass(frozen=True)
 class Indices(Field):
-    """Row numbers: a list of whole numbers below a size, at least one."""
+    """Row numbers: a list of whole numbers below a size, at least one; none of them twice, if `distinct`."""
 
     below: str = "public"
+    distinct: bool = False
     kind: Kind = field(default=Kind.INDICES, kw_only=True)
 
     def refusal(self, name: str, value: Any, around: Surroundings) -> str | None:
@@ -116,9 +123,29 @@ class Indices(Field):
             and value.dim() == 1
             and len(value)
             and 0 <= int(value.min()) <= int(value.max()) < end
+            and not (self.distinct and len(value.unique()) < len(value))
         ):
             return None
-        return f"its {name} are not row numbers from 0 to {end - 1}"
+        return f"its {name} are not {'different ' if self.distinct else ''}row numbers from 0 to {end - 1}"
+
+
+@dataclass(frozen=True)
+class Counts(Field):
+    """How many there are of each: whole numbers, none below 1."""
+
+    rows: str = "rows"
+    kind: Kind = field(default=Kind.STATISTICS, kw_only=True)
+
+    def refusal(self, name: str, value: Any, around: Surroundings) -> str | None:
+        length = around.size(self.rows)
+        if (
+            isinstance(value, Tensor)
+            and value.dtype in (torch.int32, torch.int64)
+            and value.shape == (length,)
+            and bool((value > 0).all())
+        ):
+            return None
+        return f"its {name} are not {length} whole numbers from 1"
 
 
 @dataclass(frozen=True)
@@ -172,37 +199,6 @@ class Number(Field):
         return f"its {name} is not a number from {self.least:g} to {self.most:g}"
 
 
-@dataclass(frozen=True)
-class Measurements(Field):
-    """Accuracies by stage, {stage: {part: [right, of]}}, and metrics: {stage: {metrics: {part: {name: share}}}}."""
-
-    kind: Kind = field(default=Kind.METRICS, kw_only=True)
-
-    def refusal(self, name: str, value: Any, around: Surroundings) -> str | None:
-        if not _named(value) or not all(_is_measurement(parts) for parts in value.values()):
-            return f"its {name} are not accuracies by stage"
-        if not all(_has_metrics(parts) for parts in value.values()):
-            return f"its {name} hold metrics that are not {', '.join(learn.METRICS)} of a scored part"
-        return None
-
-
-@dataclass(frozen=True)
-class Notes(Field):
-    """Numbers by name."""
-
-    kind: Kind = field(default=Kind.METRICS, kw_only=True)
-
-    def refusal(self, name: str, value: Any, around: Surroundings) -> str | None:
-        if _named(value) and all(
-            isinstance(number, int | float) and not isinstance(number, bool) for number in value.values()
-        ):
-            return None
-        return f"its {name} are not numbers by name: note a number under a short name"
-
-
-REPORT: Mapping[str, Field] = {"measured": Measurements(), "noted": Notes()}
-
-
 def field_of(declared: Field | Kind) -> Field:
     """A bare kind says nothing of what the field must be."""
     return declared if isinstance(declared, Field) else Field(kind=declared)
@@ -227,28 +223,66 @@ def why_refused(
     if spoilt is not None:
         return f"its {spoilt} hold NaN or infinity"
     reasons = (field_of(declared[name]).refusal(name, value, around) for name, value in fields.items())
-    return next((reason for reason in reasons if reason is not None), None)
+    try:
+        return next((reason for reason in reasons if reason is not None), None)
+    except NoSize as missing:
+        name = str(missing)
+        if name in declared:
+            return f"its reply does not say how many {name} there are"
+        raise MethodError(
+            f"'{name}' is not a size: use {', '.join(around.sizes)}, or a field that was sent or is in the reply"
+        ) from None
 
 
-def why_report_refused(report: Fields) -> str | None:
-    """Why a client's measurements and notes are not let out; nothing if they are. A loss may be NaN."""
-    nothing = Surroundings({})
-    reasons = (REPORT[name].refusal(name, value, nothing) for name, value in report.items())
-    return next((reason for reason in reasons if reason is not None), None)
+def why_report_refused(
+    report: Fields, stages: Sequence[str], notes: Sequence[str], outputs: int
+) -> str | None:
+    """Why a client's measurements and notes are not let through; nothing if they are.
+
+    stages, notes: what the method declares. outputs: how many every model has.
+    """
+    if not report.keys() <= {"measured", "noted"}:
+        return "it reports something else than measurements and notes"
+    reason = _why_measured_refused(report.get("measured", {}), stages, outputs)
+    return reason or _why_noted_refused(report.get("noted", {}), notes)
 
 
-def _named(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(name, str) and SHORT_NAME.fullmatch(name) for name in value
-    )
+def _why_measured_refused(measured: Any, stages: Sequence[str], outputs: int) -> str | None:
+    if not isinstance(measured, Mapping):
+        return "what it measured are not accuracies by stage"
+    for stage, parts in measured.items():
+        if stage not in stages:
+            return f"it measures at {_shown(stage)}, which the method does not declare: add it to `stages`"
+        if not _is_measurement(parts):
+            return f"what it measured at '{stage}' are not accuracies"
+        if not _has_metrics(parts, outputs):
+            return f"what it measured at '{stage}' are not {', '.join(learn.METRICS)} of a scored part"
+    return None
+
+
+def _why_noted_refused(noted: Any, notes: Sequence[str]) -> str | None:
+    if not isinstance(noted, Mapping):
+        return "what it noted are not numbers by name"
+    for name, number in noted.items():
+        if name not in notes and name != LOCAL_LOSS:
+            return f"it notes {_shown(name)}, which the method does not declare: add it to `notes`"
+        if number is not None and not (type(number) is float and math.isfinite(number)):
+            return f"what it noted as '{name}' is not a number"
+    return None
+
+
+def _shown(name: Any) -> str:
+    """A name that somebody else chose, short: it may carry what should not leave a client."""
+    return repr(name if isinstance(name, str) else type(name).__name__)[:NAME_SHOWN]
 
 
 def _is_score(score: Any) -> bool:
     return (
-        isinstance(score, list | tuple)
+        isinstance(score, list)
         and len(score) == 2
         and all(type(count) is int for count in score)
         and 0 <= score[0] <= score[1]
+        and 0 < score[1] < MOST_ROWS
     )
 
 
@@ -258,22 +292,23 @@ def _is_measurement(parts: Any) -> bool:
     )
 
 
-def _has_metrics(parts: Mapping[str, Any]) -> bool:
+def _has_metrics(parts: Mapping[str, Any], outputs: int) -> bool:
     """Whether the metrics, if there are any, are known ones, in their range, of parts that were scored."""
     metrics = parts.get("metrics", {})
     return isinstance(metrics, Mapping) and all(
         part in PARTS_WITH_METRICS
         and part in parts
         and isinstance(found, Mapping)
-        and all(_is_metric(name, value, rows=parts[part][1]) for name, value in found.items())
+        and all(_is_metric(name, value, parts[part][1], outputs) for name, value in found.items())
         for part, found in metrics.items()
     )
 
 
-def _is_metric(name: Any, value: Any, rows: int) -> bool:
+def _is_metric(name: Any, value: Any, rows: int, outputs: int) -> bool:
     if name == learn.CONFUSION:
         return (
             isinstance(value, list)
+            and len(value) <= outputs
             and all(isinstance(row, list) and len(row) == len(value) for row in value)
             and all(type(count) is int and count >= 0 for row in value for count in row)
             and sum(map(sum, value)) == rows

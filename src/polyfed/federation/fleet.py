@@ -16,7 +16,7 @@ from torch import Tensor
 
 from polyfed.errors import MethodError, RunError, StepFailed
 from polyfed.federation.engine import Call, Engine, Failure, Success, Task
-from polyfed.federation.fields import Surroundings, why_refused
+from polyfed.federation.fields import Surroundings, why_refused, why_report_refused
 from polyfed.federation.ledger import Ledger, Purpose
 from polyfed.federation.message import EMPTY, Fields, Kind, bytes_by_kind, decode, encode
 from polyfed.federation.method import NO_DEFAULT, ForEach, Reply, Step, StepOwner, reads_single_replies
@@ -331,17 +331,20 @@ class EngineFleet:
         self.ledger.count(facts.name, "up", sizes, asked.purpose)
         if success.report != EMPTY:
             self.ledger.count(facts.name, "up", {Kind.METRICS: len(success.report)}, "evaluation")
-            self.reports.append((facts, decode(success.report)))
+        report = decode(success.report)
         fields = self.program.wire.unpack(fields, kinds, "up")
-        if not fields and (may_be_empty or not asked.required):
-            self._accepted += 1
-            return Reply(facts, fields), sizes
-        sent = {**asked.payload, **asked.own.get(facts.index, {})}
-        reason = why_refused(
-            asked.owner.sends, asked.required, fields, Surroundings(self.sizes, sent=sent, reply=fields)
+        reason = why_report_refused(
+            report, asked.owner.stages, asked.owner.notes, outputs=self.sizes["outputs"]
         )
+        if reason is None and (fields or (asked.required and not may_be_empty)):
+            sent = {**asked.payload, **asked.own.get(facts.index, {})}
+            reason = why_refused(
+                asked.owner.sends, asked.required, fields, Surroundings(self.sizes, sent=sent, reply=fields)
+            )
         if reason is not None:
             self.failures.append(Failure(facts.index, step_name(asked.name), reason))
             return None, None
+        if report:
+            self.reports.append((facts, report))
         self._accepted += 1
         return Reply(facts, fields), sizes

@@ -15,7 +15,6 @@ A method object holds settings, never state: what must last lives in `me.model`,
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,16 +25,15 @@ from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, overload
 from pydantic import BaseModel, ConfigDict, model_validator
 from torch import nn
 
-from polyfed.errors import MethodError, describe, nearest
+from polyfed import plug_ins
+from polyfed.errors import MethodError, nearest
 from polyfed.federation.fields import Declared, kinds_of
 from polyfed.federation.message import Fields, Kind, Weights
 from polyfed.federation.nodes import Client, Server
-from polyfed.federation.roster import Facts
+from polyfed.federation.roster import Facts, FederationFacts
 from polyfed.federation.topology import TopologyName
 from polyfed.learn import Training
 from polyfed.schema import SECTION
-
-logger = logging.getLogger(__name__)
 
 Step: TypeAlias = Callable[..., Any]
 AnyStep = TypeVar("AnyStep", bound=Step)
@@ -52,6 +50,7 @@ class Need(StrEnum):
     PUBLIC = "public data"
     PUBLIC_LABELS = "labels on the public data"
     COMMON_ARCHITECTURE = "one architecture for all"
+    COMMON_FEATURES = "one feature size for all"
     SERVER_MODEL = "a server model"
     ALL_DATA = "everybody's data in one place"
 
@@ -163,6 +162,10 @@ class StepOwner:
     an error. May be a property, where it depends on settings."""
     tells: ClassVar[Mapping[str, Kind]] = {}
     """The kinds of what the server sends, for the ledger (default: as in `sends`, else control)."""
+    stages: ClassVar[Sequence[str]] = ()
+    """The stages of a round at which clients measure their models (`me.measure`), in their order."""
+    notes: ClassVar[Sequence[str]] = ()
+    """The names under which clients note numbers (`me.note`), beside `local-loss`."""
 
     def kinds_up(self) -> dict[str, Kind]:
         return kinds_of(self.sends)
@@ -208,6 +211,12 @@ class Method(StepOwner):
         A client whose model does not last gets its architecture's common initial model at each step.
         """
         return frozenset({"model", "memory"})
+
+    def check(self, federation: FederationFacts) -> None:
+        """Raise a `MethodError` if this federation is not one for the method; before anything of a run is written.
+
+        For what `needs` cannot say. It is called again when a run is resumed.
+        """
 
     def prepare(self, fleet: Fleet, server: Server) -> None:
         """What happens once, before the first round."""
@@ -310,7 +319,7 @@ def registered() -> dict[str, type[Method]]:
             try:
                 _load(entry)
             except MethodError as error:
-                _warn_once(str(error))
+                plug_ins.warn_once(str(error))
         else:
             _warn_if_hidden(entry)
     return dict(sorted(_registered.items()))
@@ -330,12 +339,7 @@ def find(name: str) -> type[Method]:
 
 def _load(entry: EntryPoint) -> None:
     """Register a plug-in's method under the name of its entry point; a `MethodError` if that cannot be."""
-    try:
-        kind = entry.load()
-    except Exception as error:
-        raise MethodError(
-            f"the plug-in method '{entry.name}' ({entry.value}) cannot be loaded: {describe(error)}"
-        ) from error
+    kind = plug_ins.load(entry, "method", MethodError)
     if not (isinstance(kind, type) and issubclass(kind, Method)):
         raise MethodError(
             f"the plug-in '{entry.name}' ({entry.value}) is not a Method: make it a class of it"
@@ -355,19 +359,10 @@ def _warn_if_hidden(entry: EntryPoint) -> None:
         own = None
     used = _registered[entry.name]
     if not isinstance(own, type) or _place(own) != _place(used):
-        _warn_once(
+        plug_ins.warn_once(
             f"the plug-in {entry.value} is not used: there is a method called '{entry.name}' already,"
             f" {_place(used)}; rename the plug-in"
         )
-
-
-_warned: set[str] = set()
-
-
-def _warn_once(text: str) -> None:
-    if text not in _warned:
-        _warned.add(text)
-        logger.warning("%s", text)
 
 
 def reads_single_replies(method: type[Method]) -> bool:

@@ -7,6 +7,7 @@ resumed without a method's help.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from polyfed import learn
 from polyfed.data import Rows
+from polyfed.federation.fields import LOCAL_LOSS
 from polyfed.federation.message import Fields, Weights
 from polyfed.federation.roster import Facts, Roster
 from polyfed.federation.shelf import Shelf
@@ -129,7 +131,7 @@ class Client(NodeTensors):
     memory: State = field(default_factory=dict)
     moment: Moment = field(default_factory=lambda: Moment(0, 0))
     measured: dict[str, Measurement] = field(default_factory=dict)
-    noted: dict[str, float] = field(default_factory=dict)
+    noted: dict[str, float | None] = field(default_factory=dict)
     _streams: dict[str, torch.Generator] = field(default_factory=dict)
 
     @property
@@ -168,23 +170,30 @@ class Client(NodeTensors):
             self._streams[purpose] = self.seeds.torch(purpose, self.name, now.round, now.sequence)
         return self._streams[purpose]
 
-    def measure(self, stage: str, *, whole: bool = True) -> None:
+    def measure(self, stage: str, *, model: nn.Module | None = None, whole: bool = True) -> None:
         """Record the model's accuracy at this stage of the round (costs nothing in rounds not evaluated).
 
         On the client's own validation and test rows, and on the whole test set unless that is not wanted.
+
+        model: another one than the client's, such as a scratch model, or a module that answers in another way.
         """
         if self.moment.measuring:
-            self.measured[stage] = self.observer.scores(self, self.model, slice(None) if whole else slice(0))
+            scored = self.model if model is None else model
+            self.measured[stage] = self.observer.scores(self, scored, slice(None) if whole else slice(0))
 
     def note(self, name: str, value: Tensor | float) -> None:
-        """Record a number, such as a loss (costs nothing in rounds not evaluated); the mean over clients is kept."""
+        """Record a number, such as a loss (costs nothing in rounds not evaluated); the mean over clients is kept.
+
+        One that is NaN or infinite is recorded as nothing.
+        """
         if self.moment.measuring:
-            self.noted[name] = value.item() if isinstance(value, Tensor) else value
+            number = float(value)
+            self.noted[name] = number if math.isfinite(number) else None
 
     def note_local_loss(self) -> None:
         """Record the model's cross-entropy on a batch of its own training data (in rounds that are evaluated)."""
         if self.moment.measuring and len(self.train):
-            self.note("local-loss", self.observer.local_loss(self, self.training.batch))
+            self.note(LOCAL_LOSS, self.observer.local_loss(self, self.training.batch))
 
     def report(self) -> Fields:
         """What was measured and noted in this step: it travels beside the reply."""

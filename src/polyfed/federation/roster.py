@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,3 +95,23 @@ class Roster(Sequence[Facts]):
 
     def __iter__(self) -> Iterator[Facts]:
         return (self[index] for index in range(len(self)))
+
+
+@dataclass(frozen=True)
+class FederationFacts:
+    """What is known of a federation before it runs: for a method's `check`, to be read and not changed."""
+
+    roster: Roster
+    """What every client declared: `len(roster)`, `roster[3].samples`, `roster.architectures`."""
+    shape: tuple[int, ...]
+    """Of one input, as a model sees it."""
+    outputs: int
+    """How many outputs every model has."""
+    classes: int
+    """How many classes the private data have: the first of the outputs."""
+    public: int | None
+    """How many rows the public set has; None where there is none."""
+    server: str | None
+    """The architecture of the server's model; None where it has none."""
+    feature_count: Callable[[str], int]
+    """How many features the models of an architecture have: `feature_count("mlp")`. A `ModelError` if it has none."""

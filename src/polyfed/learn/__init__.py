@@ -1,7 +1,15 @@
 """Plain PyTorch learning: takes models and tensors, knows nothing of federations."""
 
 from polyfed.learn.distillation import distil
-from polyfed.learn.evaluate import EVALUATION_BATCH, Ensemble, count_right, evaluating, predict, score
+from polyfed.learn.evaluate import (
+    EVALUATION_BATCH,
+    Ensemble,
+    count_right,
+    evaluating,
+    features_of,
+    predict,
+    score,
+)
 from polyfed.learn.flat import flat_gradient, flat_step
 from polyfed.learn.learner import Learner, batch_count, batches, draw_batch
 from polyfed.learn.losses import (
@@ -19,7 +27,7 @@ from polyfed.learn.proximal import Proximal
 from polyfed.learn.robust import robust_mean
 from polyfed.learn.stacked import can_stack, can_stack_loss, supervised_together
 from polyfed.learn.statistics import recompute_statistics
-from polyfed.learn.supervision import ExtraLoss, supervised
+from polyfed.learn.supervision import ExtraLoss, FeatureLoss, LocalLoss, supervised
 from polyfed.learn.training import Training, freeze_norms, logits_of, take
 from polyfed.learn.trial import prefers_channels_last, worth_stacking
 from polyfed.learn.weights import (
@@ -40,7 +48,9 @@ __all__ = [
     "Distillation",
     "Ensemble",
     "ExtraLoss",
+    "FeatureLoss",
     "Learner",
+    "LocalLoss",
     "MetricName",
     "Metrics",
     "Proximal",
@@ -58,6 +68,7 @@ __all__ = [
     "draw_batch",
     "entropy",
     "evaluating",
+    "features_of",
     "flat_gradient",
     "flat_step",
     "freeze_norms",

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor, nn
 
-from polyfed.models import in_mode
+from polyfed.models import features_and_logits, in_mode
 
 EVALUATION_BATCH = 256  # small enough to stay in a core's cache with the models of this field
 
@@ -33,6 +33,12 @@ def predict(model: nn.Module, x: Tensor, batch: int = EVALUATION_BATCH) -> Tenso
     """Logits of every row, in evaluation mode and without gradients; the model's mode is put back."""
     with evaluating(model), torch.no_grad():
         return torch.cat([model(part) for part in x.split(batch)])
+
+
+def features_of(model: nn.Module, x: Tensor, batch: int = EVALUATION_BATCH) -> Tensor:
+    """Features of every row (see `models.features_and_logits`), as `predict` gives the logits."""
+    with evaluating(model), torch.no_grad():
+        return torch.cat([features_and_logits(model, part)[0] for part in x.split(batch)])
 
 
 def score(model: nn.Module, x: Tensor, y: Tensor, among: int | None = None) -> list[int]:

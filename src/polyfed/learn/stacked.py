@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polyfed.learn.proximal import Proximal
-from polyfed.learn.supervision import ExtraLoss
+from polyfed.learn.supervision import LocalLoss
 from polyfed.learn.training import Training
 
 StackedForward: TypeAlias = Callable[[Mapping[str, Tensor], Tensor], Tensor]
@@ -53,7 +53,7 @@ def can_stack(training: Training) -> bool:
     return plain and not training.augment and not training.keep_optimiser
 
 
-def can_stack_loss(extra: ExtraLoss | None) -> bool:
+def can_stack_loss(extra: LocalLoss | None) -> bool:
     """Whether an extra loss has a form for stacked models: only `Proximal` has one."""
     return extra is None or isinstance(extra, Proximal)
 
@@ -64,7 +64,7 @@ def supervised_together(
     training: Training,
     generators: Sequence[torch.Generator],
     *,
-    extras: Sequence[ExtraLoss | None] | None = None,
+    extras: Sequence[LocalLoss | None] | None = None,
 ) -> None:
     """What `supervised` does, for every model on its own examples, in one stack.
 
@@ -121,7 +121,7 @@ def supervised_together(
 
 
 def _pull(
-    extras: Sequence[ExtraLoss | None], names: Sequence[str], device: torch.device
+    extras: Sequence[LocalLoss | None], names: Sequence[str], device: torch.device
 ) -> tuple[float, dict[str, Tensor]]:
     """The strength of the pull of every model in the stack, and where to: its weights, stacked."""
     if all(extra is None for extra in extras):

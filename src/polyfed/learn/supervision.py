@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -11,9 +12,24 @@ from torch.nn import functional as F
 
 from polyfed.learn.learner import Learner, batches
 from polyfed.learn.training import Training
+from polyfed.models import features_and_logits
 
 ExtraLoss: TypeAlias = Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]
 """extra(model, rows, x, logits): what is added to the cross-entropy of a batch (`rows`: its row numbers)."""
+
+
+@dataclass(frozen=True)
+class FeatureLoss:
+    """An extra loss that also sees the features of the batch; they come of the same forward pass as the logits.
+
+    loss: a function (model, rows, x, logits, features) -> loss.
+    """
+
+    loss: Callable[[nn.Module, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+LocalLoss: TypeAlias = ExtraLoss | FeatureLoss
+"""What can be added to the cross-entropy."""
 
 
 def supervised(
@@ -23,7 +39,7 @@ def supervised(
     training: Training,
     generator: torch.Generator,
     *,
-    extra: ExtraLoss | None = None,
+    extra: LocalLoss | None = None,
     memory: MutableMapping[str, Any] | None = None,
 ) -> int:
     """Minimise cross-entropy (plus `extra`) over shuffled batches; returns the steps made.
@@ -33,7 +49,12 @@ def supervised(
     """
     learner = Learner(model, training, memory)
     for rows, batch in batches(x, training, generator, model):
-        logits = model(batch)
-        loss = F.cross_entropy(logits, y[rows])
-        learner.step(loss if extra is None else loss + extra(model, rows, batch, logits))
+        if isinstance(extra, FeatureLoss):
+            features, logits = features_and_logits(model, batch)
+            loss = F.cross_entropy(logits, y[rows]) + extra.loss(model, rows, batch, logits, features)
+        else:
+            logits = model(batch)
+            loss = F.cross_entropy(logits, y[rows])
+            loss = loss if extra is None else loss + extra(model, rows, batch, logits)
+        learner.step(loss)
     return learner.finish()

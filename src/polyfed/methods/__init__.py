@@ -8,6 +8,7 @@ from polyfed.methods.fedavg import FedAvg
 from polyfed.methods.feddf import FedDF
 from polyfed.methods.fedh2l import FedH2L
 from polyfed.methods.fedmd import FedMD
+from polyfed.methods.fedproto import FedProto
 from polyfed.methods.fedprox import FedProx
 from polyfed.methods.ktpfl import KTpFL
 from polyfed.methods.local import Local
@@ -22,6 +23,7 @@ __all__ = [
     "FedDF",
     "FedH2L",
     "FedMD",
+    "FedProto",
     "FedProx",
     "KTpFL",
     "Local",

@@ -61,6 +61,7 @@ class Cronus(Method):
     summary = "a robust mean of the clients' probabilities on public data teaches (Chang et al. 2019)"
     sends: ClassVar = {"posteriors": Probabilities("rows", "outputs")}
     tells: ClassVar = {"rows": Kind.INDICES}
+    stages = ("initial", "updated")
     final_stage = "updated"
     Settings = CronusSettings
     settings: CronusSettings

@@ -54,6 +54,7 @@ class DSFL(Method):
     single_replies = False
     sends: ClassVar = {"posteriors": Probabilities("rows", "outputs")}
     tells: ClassVar = {"rows": Kind.INDICES}
+    stages = ("initial", "personalised", "distilled")
     final_stage = "distilled"
     Settings = DSFLSettings
     settings: DSFLSettings

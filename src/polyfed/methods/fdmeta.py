@@ -63,6 +63,7 @@ class FDMeta(Method):
     single_replies = False
     sends: ClassVar = {"posteriors": Probabilities("rows", "outputs")}
     tells: ClassVar = {"rows": Kind.INDICES}
+    stages = ("initial", "personalised", "distilled")
     final_stage = "distilled"
     Settings = FDMetaSettings
     settings: FDMetaSettings

@@ -64,6 +64,7 @@ class FedAvg(Method):
 
     name = "fedavg"
     summary = "the mean of the clients' weights (McMahan et al. 2017)"
+    stages = ("trained",)
     single_replies = False
     sends: ClassVar = {
         "weights": LikeWeights("weights"),
@@ -94,7 +95,7 @@ class FedAvg(Method):
         local_training.train(me, self.local_loss(me, weights))
         return self.trained(me)
 
-    def local_loss(self, me: Client, weights: Weights) -> learn.ExtraLoss | None:
+    def local_loss(self, me: Client, weights: Weights) -> learn.LocalLoss | None:
         """What is added to the cross-entropy of each batch: nothing."""
         return None
 

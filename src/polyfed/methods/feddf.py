@@ -70,6 +70,7 @@ class FedDF(Method):
 
     name = "feddf"
     summary = "models fused on the server by distillation from all clients' models (Lin et al. 2020)"
+    stages = ("trained",)
     sends: ClassVar = {"weights": LikeWeights("weights")}
     Settings = FedDFSettings
     settings: FedDFSettings

@@ -76,6 +76,7 @@ class FedH2L(Method):
 
     name = "fedh2l"
     summary = "peers teach each other by posteriors on public batches, without a server (Li et al. 2022)"
+    notes = ("mutual-ce", "mutual-kl")
     server = False
     Settings = FedH2LSettings
     settings: FedH2LSettings

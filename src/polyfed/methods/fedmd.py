@@ -77,6 +77,7 @@ class FedMD(Method):
     summary = "the mean of the clients' logits on public data teaches clients and server (Shi et al. 2022)"
     single_replies = False
     tells: ClassVar = {"rows": Kind.INDICES}
+    stages = ("initial", "distilled", "personalised")
     final_stage = "personalised"
     Settings = FedMDSettings
     settings: FedMDSettings

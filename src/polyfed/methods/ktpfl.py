@@ -65,6 +65,7 @@ class KTpFL(Method):
     summary = "every client has its own learnt mixture of all answers on public data (Zhang et al. 2021)"
     sends: ClassVar = {"posteriors": Probabilities("rows", "outputs")}
     tells: ClassVar = {"rows": Kind.INDICES}
+    stages = ("initial", "personalised", "distilled")
     final_stage = "distilled"
     Settings = KTpFLSettings
     settings: KTpFLSettings

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from polyfed import learn
 from polyfed.federation import Client
-from polyfed.learn import ExtraLoss
+from polyfed.learn import LocalLoss
 
 
-def train(me: Client, extra: ExtraLoss | None = None) -> None:
+def train(me: Client, extra: LocalLoss | None = None) -> None:
     """Train a client's model on its own data, as the run's `training` says; `extra` is added to the cross-entropy."""
     learn.supervised(
         me.model, *me.tensors(me.train), me.training, me.rng("batches"), extra=extra, memory=me.memory
     )
 
 
-def train_together(us: Sequence[Client], extras: Sequence[ExtraLoss | None] | None = None) -> bool:
+def train_together(us: Sequence[Client], extras: Sequence[LocalLoss | None] | None = None) -> bool:
     """The same for several clients of one architecture at once; False, and nothing done, if that cannot be.
 
     A loss that is added can be stacked only if it says how (see `learn.can_stack_loss`).

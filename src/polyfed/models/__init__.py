@@ -3,8 +3,8 @@
     model = build("resnet20", shape=(3, 32, 32), outputs=10, generator=seeds.torch("model", "client-3"))
     features, logits = features_and_logits(model, images)
 
-`names("res*")` lists what there is; `register` adds your own. Any `nn.Module` of yours works as it is; set
-`channels_last = True` on it if it is faster in that memory format.
+`names("res*")` lists what there is; `register` adds your own, and so do entry points of other packages. Any `nn.Module`
+of yours works as it is; set `channels_last = True` on it if it is faster in that memory format.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from polyfed.models import (  # noqa: F401  (each of these registers its models)
     wrn,
 )
 from polyfed.models.assignment import Budget, assign_models
-from polyfed.models.features import features_and_logits
+from polyfed.models.features import feature_count, features_and_logits
 from polyfed.models.layers import Norm, Shape
+from polyfed.models.naming import check_name, file_name
 from polyfed.models.network import Network, memory_format
+from polyfed.models.outside import is_outside
 from polyfed.models.probe import in_mode, materialise, output_count
-from polyfed.models.registry import build, is_known, maker_of, names, register
+from polyfed.models.registry import build, is_known, maker_of, names, own_maker, register, seeded
 from polyfed.models.sizes import listed, size, table
 
 __all__ = [
@@ -37,16 +39,22 @@ __all__ = [
     "Shape",
     "assign_models",
     "build",
+    "check_name",
+    "feature_count",
     "features_and_logits",
+    "file_name",
     "in_mode",
     "is_known",
+    "is_outside",
     "listed",
     "maker_of",
     "materialise",
     "memory_format",
     "names",
     "output_count",
+    "own_maker",
     "register",
+    "seeded",
     "size",
     "table",
 ]

@@ -42,6 +42,7 @@ def assign_models(
     outputs: int,
     norm: Norm = "batch",
     batch: int = 1,
+    features: int | None = None,
     own: Mapping[str, nn.Module] | None = None,
 ) -> NDArray[np.int64]:
     """For each client the index of its model in `names`.
@@ -52,6 +53,7 @@ def assign_models(
     rng: used by 'random' only.
     budgets: assigned to the clients in turn; used by 'budget' only.
     batch: the batch size for which memory is counted.
+    features: that every named model is given (see `build`).
     own: the user's modules, by those of the `names` that are not registered.
     """
     if not names or clients < 1:
@@ -68,7 +70,7 @@ def assign_models(
         )
     if not budgets:
         raise ModelError(f"'budget' needs budgets to assign to the clients: {clients} clients, 0 budgets")
-    sizes = [size((own or {}).get(name, name), shape, outputs, norm, batch) for name in names]
+    sizes = [size((own or {}).get(name, name), shape, outputs, norm, batch, features) for name in names]
     return _largest_that_fit(names, sizes, budgets, clients)
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from polyfed.errors import ModelError
+from polyfed.models.layers import Shape
 from polyfed.models.network import Network
-from polyfed.models.probe import display_name
+from polyfed.models.probe import display_name, probe
 
 
 def features_and_logits(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -22,6 +24,30 @@ def features_and_logits(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
         features = model.features(x)
         return features, model.head(features)
     return _hooked(model, x)
+
+
+def feature_count(model: nn.Module, shape: Shape) -> int:
+    """How many features a model has for inputs of this shape, found by a forward pass of zeros in evaluation mode."""
+    with torch.no_grad():
+        features = probe(_Features(model), shape)
+    if features.dim() != 2:
+        raise ModelError(
+            f"model '{display_name(model)}' has features of shape {tuple(features.shape[1:])}; they must be rows ×"
+            " features: end it with an nn.Linear on rows"
+        )
+    return features.shape[1]
+
+
+class _Features(nn.Module):
+    """A model that answers with its features."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.name = display_name(model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return features_and_logits(self.model, x)[0]
 
 
 def _hooked(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from polyfed.errors import ModelError
+
 
 class Network(nn.Module):
     """A classifier in two parts, so that methods which share features can use any of them.
@@ -36,6 +38,28 @@ class Network(nn.Module):
         """The logits: rows × outputs."""
         logits: Tensor = self.head(self.features(x))
         return logits
+
+
+def project(model: Network, features: int) -> None:
+    """Give a model so many features: a linear layer and a ReLU at the end of its body, and a head that takes them.
+
+    Every model gets it, also one that has so many already, so that a projection never depends on what else there is.
+    With the ReLU features are what they are in all built-in models, not below 0, and body and head do not become two
+    linear layers in a row.
+    """
+    if features < 1:
+        raise ModelError(f"model '{model.name}' cannot have {features} features: at least 1 is needed")
+    name, first = next(
+        ((name, part) for name, part in model.head.named_modules() if isinstance(part, nn.Linear)), ("", None)
+    )
+    if first is None:
+        raise ModelError(f"model '{model.name}' has a head without an nn.Linear: it cannot be given features")
+    model.body = nn.Sequential(model.body, nn.Linear(first.in_features, features), nn.ReLU())
+    head = nn.Linear(features, first.out_features, bias=first.bias is not None)
+    if first is model.head:
+        model.head = head
+    else:
+        model.head.set_submodule(name, head)
 
 
 def memory_format(model: nn.Module) -> torch.memory_format:

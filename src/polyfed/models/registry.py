@@ -5,15 +5,19 @@ from __future__ import annotations
 import fnmatch
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch import nn
 
 from polyfed.errors import ModelError, nearest
 from polyfed.models.layers import Norm, Shape
-from polyfed.models.network import Network
+from polyfed.models.naming import check_name
+from polyfed.models.network import Network, project
+from polyfed.models.outside import is_plug_in, is_reference, outside_maker, plug_in_names
 
 Factory = Callable[[Shape, int, Norm], Network]
 
@@ -31,8 +35,10 @@ class RegisteredModel:
 _registered: dict[str, RegisteredModel] = {}
 _families: list[tuple[re.Pattern[str], Callable[[re.Match[str]], Factory]]] = []
 
-# PyTorch's layers draw from the one generator of the process; two threads must not borrow it at once.
-_borrowing = threading.Lock()
+# PyTorch's layers draw from the one generator of the process; two threads must not borrow it at once. What one of them
+# makes while it has it may be built of other models.
+_borrowing = threading.RLock()
+_drawing = threading.local()
 
 
 def register(name: str, *, vectors: bool = False) -> Callable[[Factory], Factory]:
@@ -43,6 +49,7 @@ def register(name: str, *, vectors: bool = False) -> Callable[[Factory], Factory
     vectors: whether it takes feature vectors, shape (F,), and images of any size; others take images of 8×8
         and more.
     """
+    check_name(name)
     key = name.lower()
 
     def enter(factory: Factory) -> Factory:
@@ -69,23 +76,46 @@ def _natural_order(name: str) -> list[tuple[int, int, str]]:
 
 
 def is_known(name: str) -> bool:
-    """Whether `build` knows this name."""
+    """Whether a model of this name can be made: it is registered, of a plug-in, or names a module's function."""
     try:
-        registered(name)
-    except ModelError:
+        return _find(name) is not None or is_reference(name) or is_plug_in(name)
+    except ModelError:  # an impossible member of a family
         return False
-    return True
+
+
+def own_maker(name: str, shape: Shape, outputs: int, norm: Norm) -> Callable[[], nn.Module] | None:
+    """What makes the model of a name that is not registered: `my_models:small_net`, or of a plug-in. Else None.
+
+    Such a model is like one that is given from Python: it need not be a `Network`.
+    """
+    return None if _find(name) is not None else outside_maker(name, shape, outputs, norm)
 
 
 def registered(name: str) -> RegisteredModel:
     """What is registered under a name; otherwise a ModelError that says the nearest known one."""
+    found = _find(name)
+    if found is not None:
+        return found
+    if is_reference(name) or is_plug_in(name):
+        return RegisteredModel(partial(_from_outside, name), vectors=True)
+    known = [*_registered, *plug_in_names()]
+    raise ModelError(f"unknown model '{name}'; {nearest(name, known, 'polyfed models')}")
+
+
+def _from_outside(name: str, shape: Shape, outputs: int, norm: Norm) -> Network:
+    maker = outside_maker(name, shape, outputs, norm)
+    assert maker is not None
+    return maker()  # type: ignore[return-value]  # what is no Network is refused by `construct`
+
+
+def _find(name: str) -> RegisteredModel | None:
     key = name.lower()
     if key in _registered:
         return _registered[key]
     for pattern, parse in _families:
         if match := pattern.fullmatch(key):
             return RegisteredModel(parse(match), vectors=False)
-    raise ModelError(f"unknown model '{name}'; {nearest(key, _registered, 'polyfed models')}")
+    return None
 
 
 def maker_of(name: str) -> Callable[..., Network]:
@@ -94,12 +124,29 @@ def maker_of(name: str) -> Callable[..., Network]:
     return factory.func if isinstance(factory, partial) else factory
 
 
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """PyTorch's default generator begins at this seed for a while, and then is what it was before.
+
+    What is built in the meantime without a generator of its own draws from it.
+    """
+    with _borrowing, torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        before = getattr(_drawing, "seeded", False)
+        _drawing.seeded = True
+        try:
+            yield
+        finally:
+            _drawing.seeded = before
+
+
 def build(
     name: str,
     shape: Shape,
     outputs: int,
     *,
     norm: Norm = "batch",
+    features: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Network:
     """A new model, the same for the same state of the generator; the global random state is left as it was.
@@ -108,15 +155,21 @@ def build(
     shape: (channels, height, width) of an image, or (features,) for the MLPs.
     outputs: the number of classes, at least 2.
     norm: 'batch' or 'group'; models without normalisation, and `resnet8-fedkf`, ignore it.
-    generator: where the initial weights come from; None means one fixed seed.
+    features: how many features the head sees, by a projection in front of it (see `project`); None is the model's own.
+    generator: where the initial weights come from; None means one fixed seed. Within a function that makes a model
+        (one that is registered, or one of the user's that is given to a run), None means the stream that this function
+        draws from: clients differ, and each can be made again.
     """
-    seed = 0 if generator is None else int(torch.randint(2**62, (), generator=generator))
-    with _borrowing, torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        return construct(name, shape, outputs, norm)
+    if generator is None and getattr(_drawing, "seeded", False):
+        return construct(name, shape, outputs, norm, features)
+    seed = 0
+    if generator is not None:
+        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    with seeded(seed):
+        return construct(name, shape, outputs, norm, features)
 
 
-def construct(name: str, shape: Shape, outputs: int, norm: Norm) -> Network:
+def construct(name: str, shape: Shape, outputs: int, norm: Norm, features: int | None = None) -> Network:
     """Check the arguments and make the model with PyTorch's default generator and device of the moment."""
     found = registered(name)
     _check(name, shape, outputs, norm, vectors=found.vectors)
@@ -126,6 +179,8 @@ def construct(name: str, shape: Shape, outputs: int, norm: Norm) -> Network:
             f"what is registered as '{name}' made a {type(model).__name__}; it must make a Network"
         )
     model.name = name.lower()
+    if features is not None:
+        project(model, features)
     if model.channels_last:
         # mypy does not know the overload of `to` that takes only a memory format.
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

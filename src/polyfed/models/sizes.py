@@ -12,10 +12,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from polyfed.errors import ModelError
+from polyfed import plug_ins
+from polyfed.errors import ModelError, describe
+from polyfed.models.features import feature_count
 from polyfed.models.layers import Norm, Shape
-from polyfed.models.probe import probe
-from polyfed.models.registry import construct, names, registered
+from polyfed.models.network import memory_format
+from polyfed.models.outside import is_reference, plug_in_names
+from polyfed.models.probe import materialise, probe
+from polyfed.models.registry import construct, names, own_maker, registered, seeded
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -41,12 +45,19 @@ class ListedModel(NamedTuple):
     name: str
     size: Size
     channels_last: bool
+    features: int | None
+    """None for a module without a linear layer."""
 
 
 def size(
-    model: str | nn.Module, shape: Shape, outputs: int = 10, norm: Norm = "batch", batch: int = 1
+    model: str | nn.Module,
+    shape: Shape,
+    outputs: int = 10,
+    norm: Norm = "batch",
+    batch: int = 1,
+    features: int | None = None,
 ) -> Size:
-    """The size of a model, by name or as a module (then `outputs` and `norm` are ignored).
+    """The size of a model, by name or as a module (then `outputs`, `norm` and `features` are ignored).
 
     MACs are those of convolutions and linear layers, without biases. Memory, in bytes, is
 
@@ -59,16 +70,33 @@ def size(
     if batch < 1:
         raise ModelError(f"batch must be at least 1, not {batch}")
     if isinstance(model, str):
-        return _listed(model.lower(), tuple(shape), outputs, norm, batch).size
+        return _listed(model, tuple(shape), outputs, norm, batch, features).size
     return _measure(model, shape, batch)
 
 
 def table(
     pattern: str = "*", shape: Shape = (3, 32, 32), outputs: int = 10, norm: Norm = "batch"
 ) -> list[ListedModel]:
-    """Every registered model that matches the wildcard and takes the shape; memory for one input."""
+    """Every model that matches the wildcard and takes the shape, plug-ins' last; memory for one input.
+
+    A plug-in that cannot be used is left out, with one line in the log. `my_models:small_net` is listed by itself.
+    """
+    if is_reference(pattern):
+        return [_listed(pattern, tuple(shape), outputs, norm, 1, None)]
     taken = (name for name in names(pattern) if len(shape) == 3 or registered(name).vectors)
-    return [_listed(name, tuple(shape), outputs, norm, 1) for name in taken]
+    rows = [_listed(name, tuple(shape), outputs, norm, 1, None) for name in taken]
+    for name in plug_in_names(pattern):
+        if name.lower() in names():
+            plug_ins.warn_once(
+                f"the plug-in model '{name}' is not used: there is a model of that name already"
+            )
+            continue
+        try:
+            rows.append(_listed(name, tuple(shape), outputs, norm, 1, None))
+        except Exception as error:
+            reason = str(error) if isinstance(error, ModelError) else f"'{name}': {describe(error)}"
+            plug_ins.warn_once(f"a plug-in's model cannot be listed: {reason}")
+    return rows
 
 
 def listed(name: str, shape: Shape = (3, 32, 32), outputs: int = 10, norm: Norm = "batch") -> ListedModel:
@@ -77,15 +105,32 @@ def listed(name: str, shape: Shape = (3, 32, 32), outputs: int = 10, norm: Norm 
 
 
 @lru_cache(maxsize=4096)
-def _listed(name: str, shape: Shape, outputs: int, norm: Norm, batch: int) -> ListedModel:
+def _listed(
+    name: str, shape: Shape, outputs: int, norm: Norm, batch: int, features: int | None
+) -> ListedModel:
+    maker = own_maker(name, shape, outputs, norm)
+    if maker is not None:
+        with seeded(0):
+            own = maker()
+            materialise(own, shape)
+        last = memory_format(own) is torch.channels_last
+        return ListedModel(name, _measure(own, shape, batch), last, _feature_count(own, shape))
     # On the meta device nothing is allocated, drawn or computed: only shapes pass through the model.
     with torch.device("meta"):
-        model = construct(name, shape, outputs, norm)
+        model = construct(name, shape, outputs, norm, features)
     for parent in list(model.modules()):
         for key, child in parent.named_children():
             if isinstance(child, nn.BatchNorm2d | nn.GroupNorm):
                 setattr(parent, key, NormStandIn(child))
-    return ListedModel(name, _measure(model, shape, batch), model.channels_last)
+    count = feature_count(model, shape)
+    return ListedModel(name, _measure(model, shape, batch), model.channels_last, count)
+
+
+def _feature_count(model: nn.Module, shape: Shape) -> int | None:
+    try:
+        return feature_count(model, shape)
+    except ModelError:
+        return None
 
 
 class Keep(torch.autograd.Function):

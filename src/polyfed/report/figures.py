@@ -24,13 +24,18 @@ _WIDEST = 0.4  # inches: the key has room for it
 
 
 def bubble_chart(
-    counts: npt.NDArray[Any], class_names: Sequence[str], path: Path | str, title: str | None = None
+    counts: npt.NDArray[Any],
+    class_names: Sequence[str],
+    path: Path | str,
+    title: str | None = None,
+    client_names: Sequence[str] | None = None,
 ) -> Path:
     """Draw who holds what: clients along x, classes along y, a bubble's area is its number of samples.
 
     counts: clients × classes, as `Partition.class_counts` gives them. Of more than 100 clients the first
         100 are shown, and the figure says so.
     path: where to write; the ending (.png, .svg, .pdf) chooses the format.
+    client_names: written along x, where they are given; numbers otherwise.
     """
     table = np.asarray(counts)
     if table.ndim != 2 or table.shape[1] != len(class_names) or table.size == 0:
@@ -38,7 +43,7 @@ def bubble_chart(
     shown = table[:_MOST_CLIENTS]
     clients, classes = shown.shape
     wide, high = _extent(clients, 0.30, 3.2, 12.0), _extent(classes, 0.28, 2.4, 9.0)  # of the axes, in inches
-    left, right, bottom, top = _margins(class_names, title)
+    left, right, bottom, top = _margins(class_names, title, client_names)
     figure = Figure(figsize=(left + wide + right, bottom + high + top))
     FigureCanvasAgg(figure)
     width, height = figure.get_size_inches()
@@ -55,7 +60,10 @@ def bubble_chart(
     axes.set_xlim(-0.5, clients - 0.5)
     axes.set_ylim(-0.5, classes - 0.5)
     x_ticks, y_ticks = _ticks(clients, _MOST_X_TICKS), _ticks(classes, _MOST_Y_TICKS)
-    axes.set_xticks(x_ticks)
+    if client_names is None:
+        axes.set_xticks(x_ticks)
+    else:
+        axes.set_xticks(x_ticks, [_short(client_names[tick]) for tick in x_ticks], rotation=90)
     axes.set_yticks(y_ticks, [_short(class_names[tick]) for tick in y_ticks])
     axes.tick_params(length=0, labelsize=8 if max(len(x_ticks), len(y_ticks)) <= 30 else 7, colors=_INK)
     axes.grid(color=_GRID, linewidth=0.6, zorder=0)
@@ -80,9 +88,13 @@ def _extent(number: int, each: float, least: float, most: float) -> float:
     return min(max(number * each, least), most)
 
 
-def _margins(class_names: Sequence[str], title: str | None) -> tuple[float, float, float, float]:
-    longest = max(len(_short(name)) for name in class_names)
-    return 0.55 + 0.068 * longest, 1.0, 0.55, 0.45 if title else 0.2
+def _margins(
+    class_names: Sequence[str], title: str | None, client_names: Sequence[str] | None
+) -> tuple[float, float, float, float]:
+    longest, below = (
+        max(len(_short(name)) for name in names or ("",)) for names in (class_names, client_names)
+    )
+    return 0.55 + 0.068 * longest, 1.0, 0.55 + 0.068 * below, 0.45 if title else 0.2
 
 
 def _ticks(number: int, most: int) -> list[int]:

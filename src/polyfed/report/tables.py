@@ -17,8 +17,9 @@ from polyfed.federation.method import Method, Need, registered
 from polyfed.learn import CONFUSION, Training
 from polyfed.report.measures import PARTS, Measure, further_measures, worst_metrics
 from polyfed.runs.history import RunRecord
-from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound, sent_per_client
+from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound, accuracy, sent_per_client
 
+MOST_NAMED = 20  # clients in the table of a run's result
 MOST_CLIENTS = 50  # listed by `partition`; the others are only counted
 MOST_CLASSES = 20  # of a confusion matrix that is printed
 
@@ -82,6 +83,9 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
         for part, gain in record.gain_over(local).items():
             table.add_row(escape(f"gain over {local.path.resolve().name}, {part}"), signed(gain))
     for name, scores in summary["last"]["architectures"].items():
+        shown = " / ".join(percent(scores[part]) for part in ("own", "whole") if part in scores)
+        table.add_row(escape(f"{name} (own / whole)"), shown or "–")
+    for name, scores in _named_clients(record):
         shown = " / ".join(percent(scores[part]) for part in ("own", "whole") if part in scores)
         table.add_row(escape(f"{name} (own / whole)"), shown or "–")
     for direction in ("up", "down"):
@@ -191,6 +195,19 @@ def confusion_table(record: RunRecord) -> Table | None:
     return table
 
 
+def _named_clients(record: RunRecord) -> list[tuple[str, dict[str, float]]]:
+    """The last accuracies of clients that have names of their own, if they are few."""
+    names = record.client_names
+    if names is None or len(names) > MOST_NAMED:
+        return []
+    clients = record.evaluations[-1]["clients"]
+    return [
+        (name, {part: accuracy(score) for part, score in clients[name].items() if part in ("own", "whole")})
+        for name in names
+        if name in clients
+    ]
+
+
 def methods_table(*, in_short: bool = True) -> Table:
     """What every method needs and sends, from its own declarations, and in short what it is."""
     table = Table(box=box.SIMPLE_HEAD, title_justify="left", title="methods, from what each declares")
@@ -237,7 +254,7 @@ def _yes(truth: bool) -> str:
 def models_table(
     pattern: str, shape: tuple[int, ...], outputs: int, norm: Literal["batch", "group"]
 ) -> Table:
-    """The models whose names match a wildcard, with their sizes and the memory layout in which each is fastest.
+    """The models whose names match a wildcard: sizes, features, and the memory layout in which each is fastest.
 
     shape: of the input: channels, height and width.
     """
@@ -250,7 +267,7 @@ def models_table(
         title=f"models for {'x'.join(map(str, shape))} inputs and {outputs} classes",
     )
     table.add_column("model", no_wrap=True)
-    for name in ("parameters", "MACs", "memory (batch 1)"):
+    for name in ("parameters", "MACs", "memory (batch 1)", "features"):
         table.add_column(name, justify="right", no_wrap=" " not in name)
     table.add_column("layout", no_wrap=True)
     for row in rows:
@@ -259,6 +276,7 @@ def models_table(
             f"{row.size.parameters:,}",
             f"{row.size.macs:,}",
             amount(row.size.memory_bytes),
+            "–" if row.features is None else str(row.features),
             "channels-last" if row.channels_last else "default",
         )
     return table
@@ -278,8 +296,16 @@ def data_table() -> Table:
     return table
 
 
-def partition_table(counts: np.ndarray[Any, Any], classes: Sequence[str], names: Sequence[str]) -> Table:
-    """Who holds how many samples of which class."""
+def partition_table(
+    counts: np.ndarray[Any, Any],
+    classes: Sequence[str],
+    models: Sequence[str],
+    clients: Sequence[str] | None = None,
+) -> Table:
+    """Who holds how many samples of which class.
+
+    models, clients: each client's model, and its name; its number where names are not given.
+    """
     table = Table(
         box=box.SIMPLE_HEAD, title_justify="left", title=f"{len(counts)} clients, {counts.sum()} samples"
     )
@@ -294,7 +320,8 @@ def partition_table(counts: np.ndarray[Any, Any], classes: Sequence[str], names:
             if few
             else [f"{percent(row.max() / row.sum())} %"]
         )
-        table.add_row(str(index), names[index], str(row.sum()), str((row > 0).sum()), *held)
+        name = str(index) if clients is None else clients[index]
+        table.add_row(name, models[index], str(row.sum()), str((row > 0).sum()), *held)
     if len(counts) > MOST_CLIENTS:
         table.add_row("…", f"{len(counts) - MOST_CLIENTS} more")
     return table

@@ -16,18 +16,30 @@ from polyfed import learn
 from polyfed import models as known_models
 from polyfed.disk import check_regular
 from polyfed.engines import AUTO, make_engine
-from polyfed.errors import CheckpointError, ClientFailure, ConfigError
+from polyfed.errors import CheckpointError, ClientFailure, ConfigError, nearest
 from polyfed.federation.message import METADATA_KEY
 from polyfed.federation.roster import Names
 from polyfed.runs.architectures import ModelMaker
 from polyfed.runs.checkpoint import RunDirectory, read_lines, read_manifest
+from polyfed.runs.config import Models as ModelsSection
 from polyfed.runs.config import RunConfig, read_config
 from polyfed.runs.failures import failed_steps, failures_in_a_line
 from polyfed.runs.folders import RUNS_FOLDER, delete_run, unused_folder
 from polyfed.runs.rounds import Listener, Run
 from polyfed.runs.setup import Simulation
+from polyfed.runs.trained import TrainedModel, as_trained
 
 Models = Mapping[str, ModelMaker] | Sequence[ModelMaker]
+
+FEW_NAMES = 50  # listed in a message; of more clients only the first and the last
+
+
+class OwnModelError(ConfigError):
+    """A model whose architecture is the user's own was asked for without a function that makes it."""
+
+    def __init__(self, architecture: str) -> None:
+        super().__init__(f"'{architecture}' is a model of your own: pass make=…")
+        self.architecture = architecture
 
 
 class SimulatedRun(Run):
@@ -70,7 +82,7 @@ def prepare_checked(
     overwrite: bool = False,
 ) -> SimulatedRun:
     """A run of a config that was checked before, ready to `go()`."""
-    federation = Simulation(config, data, _named(models))
+    federation = Simulation(config, data, by_name(models))
     ready = make_engine(engine, workers, config.timeout)
     path = Path(out) if out is not None else RUNS_FOLDER / config.name
     if overwrite:
@@ -128,9 +140,15 @@ def resume(
     workers: int | None = None,
     engine: str = AUTO,
     listener: Listener | None = None,
+    rounds: int | None = None,
 ) -> SimulatedRun:
-    """Go on with a run that was stopped or killed. Own data and models must be given again."""
-    return _finish(reopen(path, data=data, models=models, workers=workers, engine=engine), listener)
+    """Go on with a run that was stopped or killed, or has finished and is to have more rounds.
+
+    data, models: the user's own must be given again; models are told apart by their names.
+    rounds: go on to so many rounds in all; the result is that of a run which had so many from the start.
+    """
+    ready = reopen(path, data=data, models=models, workers=workers, engine=engine, rounds=rounds)
+    return _finish(ready, listener)
 
 
 def reopen(
@@ -140,45 +158,73 @@ def reopen(
     models: Models | None = None,
     workers: int | None = None,
     engine: str = AUTO,
+    rounds: int | None = None,
 ) -> SimulatedRun:
-    """A run that was stopped or killed, ready to `go()` on."""
+    """A run that was stopped or killed, or is to have more rounds, ready to `go()` on: see `resume`."""
     folder = Path(path)
-    read_manifest(folder)
+    done = read_manifest(folder)["round"]
     checked = read_config(folder / "config.yaml")
-    given = _named(models)
-    for name in _names_of_models(checked):
-        if not known_models.is_known(name) and name not in (given or {}):
-            raise ConfigError(f"'{name}' is a model of your own: pass it again as models=…")
+    if rounds is not None and rounds != checked.rounds:
+        if rounds <= done:
+            raise ConfigError(f"{folder} has done {done} rounds already: give more than {done}")
+        checked = checked.model_copy(update={"rounds": rounds})
+    given = by_name(models)
+    _check_given_again(checked.models, given or {})
     federation = Simulation(checked, data, given)
     federation.verify_data()
     ready = make_engine(engine, workers, checked.timeout)
     return SimulatedRun(federation, ready, RunDirectory(folder, new=False))
 
 
-def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None = None) -> nn.Module:
+def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None = None) -> TrainedModel:
     """A final model of a finished run: `load_model(dir, "client-3")`, by the client's name, or "server".
+
+        model = polyfed.load_model("polyfed-runs/run", "north")
+        model.predict("new.csv").classes  # raw rows or images, as they come
+        model(x)                          # logits of inputs that are normalised already
 
     make: makes the model, where its architecture is the user's own.
     """
     folder = Path(path)
-    file = folder / "models" / f"{name}.safetensors"
+    file = folder / "models" / f"{known_models.file_name(name)}.safetensors"
     if not file.exists():
         file = _shared_model(folder, name)
     check_regular(file)
     with safetensors.safe_open(file, framework="pt") as content:
         facts = json.loads(content.metadata()[METADATA_KEY])
-    if make is not None:
-        model = make()
-        known_models.materialise(model, tuple(facts["shape"]))
-    elif known_models.is_known(facts["architecture"]):
-        model = known_models.build(
-            facts["architecture"], tuple(facts["shape"]), facts["outputs"], norm=facts["norm"]
-        )
-    else:
-        raise ConfigError(f"'{facts['architecture']}' is a model of your own: pass make=…")
+    model = _made_again(facts) if make is None else make()
+    known_models.materialise(model, tuple(facts["shape"]))
     learn.load_weights(model, safetensors.torch.load_file(file))
     model.eval()
-    return model
+    return as_trained(model, folder)
+
+
+def _check_given_again(wanted: ModelsSection, given: Mapping[str, ModelMaker]) -> None:
+    """A run's own models are told apart by their names: all of them must be there, and no others."""
+    names = wanted.all_names()
+    for name in names:
+        from_python = name in wanted.own and not known_models.is_outside(name)
+        if name not in given and (from_python or not known_models.is_known(name)):
+            raise ConfigError(f"'{name}' is a model of your own: pass it again as models=…")
+    for name in given:
+        if name not in names:
+            raise ConfigError(f"models=…: '{name}' is no model of this run: {nearest(name, names)}")
+
+
+def _made_again(facts: Mapping[str, Any]) -> nn.Module:
+    """A model as a file's facts say, if it can be made of them."""
+    name, shape, outputs, norm = (
+        facts["architecture"],
+        tuple(facts["shape"]),
+        facts["outputs"],
+        facts["norm"],
+    )
+    if not known_models.is_known(name):
+        raise OwnModelError(name)
+    own = known_models.own_maker(name, shape, outputs, norm)
+    if own is not None:
+        return own()
+    return known_models.build(name, shape, outputs, norm=norm, features=facts.get("features"))
 
 
 def _shared_model(folder: Path, name: str) -> Path:
@@ -190,16 +236,18 @@ def _shared_model(folder: Path, name: str) -> Path:
     shared = json.loads(clients.read_text())
     names = Names(len(shared["which"]), shared.get("names"))
     if name not in names:
-        known_names = f"{names[0]} to {names[len(names) - 1]}" if names.given is None else ", ".join(names)
+        few = names.given is not None and len(names) <= FEW_NAMES
+        known_names = ", ".join(names) if few else f"{names[0]} to {names[len(names) - 1]}"
         raise CheckpointError(f"no final model '{name}' in {folder}: use {known_names}")
     architecture = shared["architectures"][shared["which"][names.index(name)]]
-    file = folder / "models" / f"{architecture}.safetensors"
+    file = folder / "models" / f"{known_models.file_name(architecture)}.safetensors"
     if not file.exists():
         raise CheckpointError(f"{name} never took part in {folder}: it has no trained model")
     return file
 
 
-def _named(given: Models | None) -> dict[str, ModelMaker] | None:
+def by_name(given: Models | None) -> dict[str, ModelMaker] | None:
+    """The user's own models by name; those of a list are called by the functions or classes that they are."""
     if given is None:
         return None
     if isinstance(given, Mapping):
@@ -209,11 +257,6 @@ def _named(given: Models | None) -> dict[str, ModelMaker] | None:
     if len(set(names)) < len(names):
         names = [f"{name}-{place}" for place, name in enumerate(names)]
     return dict(zip(names, given, strict=True))
-
-
-def _names_of_models(config: RunConfig) -> list[str]:
-    wanted = config.models
-    return [*wanted.names, *wanted.clients.values(), *([wanted.server] if wanted.server else [])]
 
 
 def _finish(run: SimulatedRun, listener: Listener | None) -> SimulatedRun:

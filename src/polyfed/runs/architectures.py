@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -23,8 +22,6 @@ from polyfed.seeds import Seeds
 ModelMaker: TypeAlias = Callable[[], nn.Module] | nn.Module
 
 logger = logging.getLogger(__name__)
-
-MODEL_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
 
 
 class Architectures:
@@ -50,17 +47,14 @@ class Architectures:
         self.device = device
         self.makers = dict(makers)
         for name in self.makers:
-            if not MODEL_NAME.fullmatch(name) or name == "server":
-                raise ModelError(
-                    f"a model cannot be called {name!r:.60}: its name becomes a file's name; use letters, digits,"
-                    " dots and dashes, begin with a letter or digit, and leave 'server' to the server"
-                )
+            models.check_name(name)
         self.shape = data.dataset.shape
         self.outputs = _output_count(data, method)
         self.dealt = _dealt(config.models, self.makers)
         """The names of the models that are dealt out to clients."""
         self.own: dict[str, OwnModel] = dict(config.models.own)
         """How each of the user's own models is trained fastest."""
+        self._features: dict[str, int] = {}
         self._assign(clients)
         self._check_outputs(data.dataset.classes)
         self._try_own_models(config.stack_size(len(clients)))
@@ -77,7 +71,8 @@ class Architectures:
             outputs=self.outputs,
             norm=wanted.norm,
             batch=self.config.training.batch,
-            own={name: self.build(name) for name in self.dealt if name in self.makers},
+            features=wanted.features,
+            own={name: self.build(name) for name in self.dealt if self.is_own(name)},
         )
         by_name = _by_name(wanted.clients, clients)
         names = self.dealt + [name for name in dict.fromkeys(by_name.values()) if name not in self.dealt]
@@ -109,7 +104,7 @@ class Architectures:
         used = [*self.names, *([self.config.models.server] if self.config.models.server else [])]
         keep_freed_memory()  # as workers do: it counts in the comparison
         for name in dict.fromkeys(used):
-            if name not in self.makers or name in self.own or self.device.type != "cpu":
+            if not self.is_own(name) or name in self.own or self.device.type != "cpu":
                 continue
             model = self.build(name)
             batch = self.config.training.batch
@@ -121,19 +116,30 @@ class Architectures:
             self.own[name] = self.own[name].model_copy(update={"stack": stacked})
             logger.info("%s, by a trial: channels-last %s, stacked %s", name, last, stacked)
 
+    def is_own(self, architecture: str) -> bool:
+        """Whether it is the user's own: given from Python, a function named in the config, or a plug-in's."""
+        return self._maker(architecture) is not None
+
+    def _maker(self, architecture: str) -> ModelMaker | None:
+        given = self.makers.get(architecture)
+        if given is not None:
+            return given
+        return models.own_maker(architecture, self.shape, self.outputs, self.config.models.norm)
+
     def build(self, architecture: str, *stream: str) -> nn.Module:
         """A model of this architecture.
 
         stream: the name of the random stream of its initial weights; the architecture's common one by default.
         """
         stream = stream or ("model", architecture)
-        maker = self.makers.get(architecture)
+        maker = self._maker(architecture)
         if maker is None:
             model: nn.Module = models.build(
                 architecture,
                 self.shape,
                 self.outputs,
                 norm=self.config.models.norm,
+                features=self.config.models.features,
                 generator=self.seeds.torch(*stream),
             )
         else:
@@ -142,9 +148,10 @@ class Architectures:
 
     def _own_model(self, architecture: str, maker: ModelMaker, stream: tuple[str, ...]) -> nn.Module:
         copied = isinstance(maker, nn.Module)
-        with torch.random.fork_rng(devices=[]):
-            # Copies of a module start alike, also where its lazy layers are filled here.
-            torch.manual_seed(self.seeds.number(*(("model", architecture) if copied else stream)))
+        # Copies of a module start alike, also where its lazy layers are filled here.
+        seed = self.seeds.number(*(("model", architecture) if copied else stream))
+        with models.seeded(seed):
+            torch.manual_seed(seed)  # a maker may draw on a GPU
             model = copy.deepcopy(maker) if copied else maker()
             if not isinstance(model, nn.Module):
                 raise ModelError(f"model '{architecture}' gave a {type(model).__name__}, not an nn.Module")
@@ -152,6 +159,12 @@ class Architectures:
         if architecture in self.own:
             model.channels_last = self.own[architecture].channels_last  # type: ignore[assignment]
         return model.to(memory_format=models.memory_format(model))  # type: ignore[call-overload, no-any-return]
+
+    def feature_count(self, architecture: str) -> int:
+        """How many features the models of this architecture have."""
+        if architecture not in self._features:
+            self._features[architecture] = models.feature_count(self.build(architecture), self.shape)
+        return self._features[architecture]
 
     def stackable(self) -> frozenset[str]:
         """The architectures whose clients can be trained stacked."""
@@ -199,7 +212,7 @@ def _by_name(wanted: Mapping[str, str], clients: Sequence[str]) -> dict[int, str
         if key in clients:
             chosen[clients.index(key)] = name
             continue
-        first, dash, last = key.removeprefix("client-").partition("-")
+        first, dash, last = key.removeprefix("client-" if clients[0] == "client-0" else "").partition("-")
         try:
             span = range(int(first), int(last if dash else first) + 1)
         except ValueError:

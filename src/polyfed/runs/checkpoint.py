@@ -1,6 +1,7 @@
 """A run directory: what is in it, and how it stays whole whatever happens.
 
     config.yaml       the resolved config                       manifest.json   its rename is the commit
+    data.json         clients, classes, columns, normalisation
     history.jsonl     one line per evaluation, failures         ledger.jsonl    bytes, one line per round
     states/           clients', server's and shelf's states     states.jsonl    which file is whose
     models/           every final model, plain safetensors      summary.json    the result
@@ -33,6 +34,7 @@ from polyfed.federation import shelf
 from polyfed.federation.message import decode, encode
 
 FORMAT = 2
+DESCRIPTION = "data.json"
 
 
 class Log:
@@ -96,6 +98,7 @@ class RunDirectory:
         self._lock = disk.lock(path)
         # Only now: up to here another process may have written.
         self.manifest: dict[str, Any] = {} if new else read_manifest(path)
+        self._description: str | None = self.manifest.get("description")
         self.scratch = path / "scratch"
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir()
@@ -105,7 +108,34 @@ class RunDirectory:
         self.index = Log(path / "states.jsonl")
 
     def write_config(self, content: Mapping[str, Any]) -> None:
-        disk.write_through(self.path / "config.yaml", yaml.safe_dump(dict(content), sort_keys=False).encode())
+        disk.write_through(self.path / "config.yaml", _as_yaml(content))
+
+    def write_description(self, content: Mapping[str, Any]) -> None:
+        """What the data are: all that is needed to apply a model of this run to others."""
+        lines = [
+            f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in content.items()
+        ]
+        data = ("{" + ",\n ".join(lines) + "}\n").encode()
+        disk.write_through(self.path / DESCRIPTION, data)
+        self._description = digest(data)
+
+    def set_rounds(self, rounds: int) -> None:
+        """Let the run go on to so many rounds.
+
+        Whenever this is killed, the run is a whole one of as many rounds as `config.yaml` says. The manifest first
+        allows the new config beside the old; the result goes before the config, since it is not that of more rounds.
+        """
+        file = self.path / "config.yaml"
+        old = file.read_bytes()
+        content = yaml.safe_load(old)
+        if content["rounds"] == rounds:
+            return
+        new = _as_yaml({**content, "rounds": rounds})
+        self._write_manifest({**self.manifest, "config": digest(old), "next_config": digest(new)})
+        (self.path / "summary.json").unlink(missing_ok=True)
+        for model in (self.path / "models").iterdir():
+            model.unlink()
+        disk.replace(file, new)
 
     def commit(
         self,
@@ -133,28 +163,35 @@ class RunDirectory:
             "torch": torch.__version__,
             "round": number,
             "config": digest((self.path / "config.yaml").read_bytes()),
+            **({"description": self._description} if self._description else {}),
             "server": [server_file, digest(data)],
             "history": self.history.mark(),
             "ledger": self.ledger.mark(),
             "states": self.index.mark(),
             **facts,
         }
-        content = json.dumps({**manifest, "digest": _seal(manifest)}, indent=1).encode()
-        disk.replace(self.path / "manifest.json", content)
-        self.manifest = manifest
+        self._write_manifest(manifest)
         kept = {server_file, *(state.file for state in saved)}
         for file in replaced:
             if file is not None and file not in kept:
                 (self.path / "states" / file).unlink(missing_ok=True)
 
+    def _write_manifest(self, manifest: dict[str, Any]) -> None:
+        content = json.dumps({**manifest, "digest": _seal(manifest)}, indent=1).encode()
+        disk.replace(self.path / "manifest.json", content)
+        self.manifest = manifest
+
     def rewind(self) -> dict[str, Any]:
         """Go back to the last commit and give back the server's state."""
         manifest = self.manifest
         config = self.path / "config.yaml"
-        if not config.exists() or digest(config.read_bytes()) != manifest["config"]:
+        allowed = {manifest["config"], manifest.get("next_config")}
+        if not config.exists() or digest(config.read_bytes()) not in allowed:
             raise CheckpointError(
                 f"{config} was edited since the run began: start a new run with the new settings"
             )
+        if "description" in manifest:  # not in runs of older versions
+            read_description(self.path, manifest)
         self.history.rewind(manifest["history"])
         self.ledger.rewind(manifest["ledger"])
         self.index.rewind(manifest["states"])
@@ -246,7 +283,24 @@ def _taken(path: Path) -> str:
         return (
             f"{path} holds a run: choose another --out, `polyfed resume {path}`, or delete it by --overwrite"
         )
-    return f"{path} is not empty: choose another --out"
+    return f"{path} is not empty and holds no run: choose another --out"
+
+
+def read_description(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What `data.json` of a run says of its data, checked against the manifest."""
+    file = path / DESCRIPTION
+    if "description" not in manifest:
+        raise CheckpointError(
+            f"{path} was begun by an older polyfed, which kept no {DESCRIPTION}: its models cannot be applied to new"
+            " data; run it again"
+        )
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        raise CheckpointError(f"{file} is missing: {path} is not a whole run directory") from None
+    if digest(data) != manifest["description"]:
+        raise CheckpointError(f"{file} was edited since the run began")
+    return dict(json.loads(data))
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -294,6 +348,10 @@ def disk_trouble(error: OSError, path: Path) -> RunError:
         f"cannot write to {path}: {error.strerror or error}; make room, then `polyfed resume {path}`"
         " goes on from the last checkpoint"
     )
+
+
+def _as_yaml(content: Mapping[str, Any]) -> bytes:
+    return yaml.safe_dump(dict(content), sort_keys=False).encode()
 
 
 def _seal(manifest: Mapping[str, Any]) -> str:

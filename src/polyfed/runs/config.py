@@ -21,13 +21,15 @@ from polyfed.learn import METRICS, MetricName, Training, can_stack
 from polyfed.machine import cores
 from polyfed.models import Budget
 from polyfed.runs.keys import outer_first, parse_assignment, set_key
-from polyfed.schema import SECTION, OneOrMore, explain
+from polyfed.schema import SECTION, OneOrMore, as_list, explain
 
 DEFAULT_CLIENTS = 8
 LONGEST_TIMEOUT = 1e6  # seconds, twelve days; the system's clocks overflow far above
 STACK_MOST = 10  # more clients in one stack measured no faster
 RUN_NAME = re.compile(r"[\w-][\w.-]*")
-CLIENT_NAME = re.compile(r"[^\W\d_]([^\W_]|[.-])*")  # begins with a letter: 7 and 0-5 are numbers of clients
+CLIENT_NAME = re.compile(
+    r"[^\W\d_]([^\W_]|[.-]){0,99}"
+)  # begins with a letter: 7 and 0-5 are numbers of clients
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -65,7 +67,8 @@ class Data(Section):
     clients: Annotated[int, Field(ge=1)] | None = None
     """How many clients; where not given, as many as a natural partition or `names` has, else 8."""
     names: Annotated[list[str], OneOrMore] | None = None
-    """The clients' names, in their order, for files and history; client-0, client-1 … where not given."""
+    """The clients' names, in their order, for files and history. Where not given: the words of a natural partition's
+    column, else client-0, client-1 …"""
     partition: PartitionSettings = Dirichlet()
     validation: Share = 0.1
     """Share of each client's rows on which the best round is chosen."""
@@ -87,8 +90,10 @@ class Data(Section):
     @field_validator("drop", mode="before")
     @classmethod
     def _read_drop(cls, value: Any) -> Any:
-        """One name is a list of one; names as text, where YAML reads 7 as a number."""
-        names = value if isinstance(value, list | tuple) else [value]
+        """Names as text, where YAML reads 7 as a number."""
+        names = as_list(value)
+        if not isinstance(names, list | tuple):
+            return value
         return [str(name) if isinstance(name, int) else name for name in names]
 
     @field_validator("names")
@@ -98,7 +103,8 @@ class Data(Section):
         for name in names or ():
             if not CLIENT_NAME.fullmatch(name):
                 raise ValueError(
-                    f"'{name}' cannot be a name: begin with a letter, go on with letters, digits, dots and dashes"
+                    f"'{name:.60}' cannot be a name: begin with a letter, go on with at most 99 letters, digits, dots"
+                    " and dashes"
                 )
             if name.partition(".")[0] == "server":
                 raise ValueError(f"'{name}' reads like the server's name: choose another")
@@ -147,17 +153,25 @@ class Models(Section):
     """Which model each client trains."""
 
     names: Annotated[list[str], OneOrMore, Field(min_length=1)] = ["mlp"]
-    """`polyfed models` lists them; several are dealt out to the clients."""
+    """`polyfed models` lists them; `my_models:small_net` is a function of a module of one's own. Several are dealt out
+    to the clients."""
     assign: Literal["round-robin", "random", "budget"] = "round-robin"
     clients: dict[str, str] = {}
     """For single clients, by name or number, and ranges: {north: wrn-10-1, "0-5": vgg11}. Overrides `assign`."""
     budgets: Annotated[list[BudgetSection], OneOrMore] = []
     """For `assign: budget` and drop-out by budget: dealt out to the clients in turn."""
     norm: Literal["batch", "group"] = "batch"
+    features: Annotated[int, Field(ge=1)] | None = None
+    """How many features every built-in model has: a linear layer of this width, with ReLU, in front of its head. null
+    leaves each with its own (`polyfed models` lists them)."""
     server: str | None = None
     """The server's model, for methods that have one."""
     own: dict[str, OwnModel] = {}
     """For models given from Python, filled in by a trial: {net: {channels_last: true, stack: false}}."""
+
+    def all_names(self) -> list[str]:
+        """Every model that is named here."""
+        return [*self.names, *self.clients.values(), *([self.server] if self.server else [])]
 
     @field_validator("clients", mode="before")
     @classmethod
@@ -205,8 +219,8 @@ class Evaluation(Section):
     @field_validator("metrics", mode="before")
     @classmethod
     def _read_metrics(cls, value: Any) -> Any:
-        """`auc` for `[auc]`, and `all`; in one order, each once."""
-        wanted = [value] if isinstance(value, str) else value
+        """`auc` for `[auc]`, `auc, f1` for both, and `all`; in one order, each once."""
+        wanted = as_list(value)
         if not isinstance(wanted, list | tuple):
             return value
         if "all" in wanted:

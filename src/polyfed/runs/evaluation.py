@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import math
-import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -79,6 +78,7 @@ class EvaluationSteps(StepOwner):
     """The steps with which a run looks at its models. Every method's run has them."""
 
     sends: ClassVar[Declared] = {"weights": Kind.WEIGHTS}
+    stages = (RESULT,)
 
     def __init__(self, method: Method, among: int | None, metrics: Sequence[MetricName] = ()) -> None:
         self.method = method
@@ -285,11 +285,9 @@ class Evaluation:
         notes: defaultdict[str, list[float]] = defaultdict(list)
         for _, report in self.fleet.reports:
             for name, value in _notes(report).items():
-                notes[name].append(value)
+                notes[name] += [] if value is None else [value]
         if notes:
-            means = {name: statistics.fmean(values) for name, values in notes.items()}
-            # JSON has no NaN: a loss that is none is null.
-            line["noted"] = {name: mean if math.isfinite(mean) else None for name, mean in means.items()}
+            line["noted"] = {name: _mean(values) if values else None for name, values in notes.items()}
         if self._server:
             line["server"] = {
                 stage: metrics.accuracy(found["whole"]) for stage, found in self._server.items()
@@ -307,7 +305,11 @@ def _served(weights: Weights | None) -> dict[str, Any]:
     return {} if weights is None else {"weights": weights}
 
 
-def _notes(report: Fields) -> dict[str, float]:
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(value / len(values) for value in values)  # whose sum may be too large for a number
+
+
+def _notes(report: Fields) -> dict[str, float | None]:
     return report.get("noted", {})  # type: ignore[return-value]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -44,8 +44,13 @@ class Federation(Protocol):
         """What ties a run to its data: another one when it is resumed is refused."""
 
     @property
+    def description(self) -> Mapping[str, Any]:
+        """What the data are, as plain values: clients' names, the word for each output, columns, normalisation."""
+
+    @property
     def sizes(self) -> Mapping[str, int]:
-        """What the fields of replies are compared with: outputs, private classes, public rows."""
+        """What the fields of replies are compared with: outputs, private classes, public rows; and features,
+        where the method needs one number for all."""
 
     @property
     def scored_outputs(self) -> int | None:

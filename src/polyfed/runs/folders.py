@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from polyfed import disk
 from polyfed.errors import ConfigError
-from polyfed.runs.checkpoint import read_manifest
+from polyfed.runs.checkpoint import DESCRIPTION, read_manifest
 from polyfed.runs.config import RunConfig, read_config
 from polyfed.runs.keys import flatten
 
@@ -24,6 +24,7 @@ MADE_BEFORE_A_CHECKPOINT = MADE_FIRST | {
     disk.LOCK,
     "scratch",
     "config.yaml",
+    DESCRIPTION,
     "history.jsonl",
     "ledger.jsonl",
     "states.jsonl",
@@ -58,6 +59,9 @@ def state_of_folder(path: Path, config: RunConfig) -> State:
     read_manifest(path)
     there, here = _values_of(read_config(path / "config.yaml")), _values_of(config)
     decided = {key: there.get(key) if value == "auto" else value for key, value in here.items()}
+    if not config.models.own:  # decided by a trial when the run began
+        decided = {key: value for key, value in decided.items() if not _is_of_own_models(key)}
+        there = {key: value for key, value in there.items() if not _is_of_own_models(key)}
     difference = first_difference(there, decided)
     if difference is not None:
         raise ConfigError(f"{path} holds a run with another config, {difference}: choose another --out")
@@ -141,6 +145,10 @@ def first_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str |
         if old != new:
             return f"{key} is {json.dumps(old)} there and {json.dumps(new)} here"
     return None
+
+
+def _is_of_own_models(key: str) -> bool:
+    return key == "models.own" or key.startswith("models.own.")
 
 
 def _values_of(config: RunConfig) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from polyfed.disk import read_yaml
 from polyfed.errors import CheckpointError, UserError
 from polyfed.federation.ledger import Entry, entries
-from polyfed.runs.checkpoint import read_lines, read_manifest
+from polyfed.runs.checkpoint import read_description, read_lines, read_manifest
 from polyfed.runs.failures import FailedStep, failed_steps, failure_lines
 
 
@@ -54,6 +54,14 @@ class RunRecord:
             return dict(json.loads((self.path / "summary.json").read_text()))
         except ValueError:
             raise CheckpointError(f"{self.path / 'summary.json'} was edited: remove it and resume") from None
+
+    @cached_property
+    def client_names(self) -> list[str] | None:
+        """The clients' names; None where they are client-0, client-1 …, or the run does not say it."""
+        if "description" not in self.manifest:
+            return None
+        names: list[str] | None = read_description(self.path, self.manifest)["clients"]
+        return names
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from polyfed.data import Rows
 from polyfed.errors import MethodError
 from polyfed.federation.method import Method, Need
 
+USUAL_FEATURES = 64  # suggested where nothing else decides
+
 
 def check_needs(
-    method: Method, *, architectures: Sequence[str], public: Rows | None, server_model: str | None
+    method: Method,
+    *,
+    architectures: Sequence[str],
+    public: Rows | None,
+    server_model: str | None,
+    features: Mapping[str, int],
+    own: Collection[str] = (),
 ) -> None:
-    """Raise a `MethodError` that says what to set, if one of a method's needs is not met."""
+    """Raise a `MethodError` that says what to set, if one of a method's needs is not met.
+
+    features: how many features each architecture has, where the method needs one number for all. own: the user's own
+        architectures, which no setting changes.
+    """
     unmet: dict[Need, str] = {}
     if len(architectures) > 1:
         unmet[Need.COMMON_ARCHITECTURE] = (
             f"one architecture for all, here are {len(architectures)} ({', '.join(architectures)}):"
             " set models.names to one of them"
+        )
+    if len(set(features.values())) > 1:
+        unmet[Need.COMMON_FEATURES] = (
+            f"one feature size for all, here are {', '.join(f'{name} {size}' for name, size in features.items())}:"
+            f" {_one_feature_size(features, own)}"
         )
     if public is None:
         unmet[Need.PUBLIC] = (
@@ -32,3 +49,11 @@ def check_needs(
         if need in needs:
             otherwise = f" or {needs[need]}" if needs[need] else ""
             raise MethodError(f"{method.name} needs {remedy}{otherwise}")
+
+
+def _one_feature_size(features: Mapping[str, int], own: Collection[str]) -> str:
+    """What to do so that all have one feature size."""
+    fixed = {size for name, size in features.items() if name in own}
+    if len(fixed) > 1:
+        return "give the last nn.Linear of your own models inputs of one size"
+    return f"set models.features={fixed.pop() if fixed else USUAL_FEATURES}"

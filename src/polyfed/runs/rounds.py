@@ -12,7 +12,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from polyfed import disk, learn
+from polyfed import disk, learn, models
 from polyfed.errors import CheckpointError, RunError, StepFailed, WorkerLost
 from polyfed.federation.engine import Engine, Failure
 from polyfed.federation.fleet import EngineFleet
@@ -136,8 +136,12 @@ class Run:
     def _begin(self) -> None:
         if self.directory.manifest:
             self._go_back()
+            if "description" not in self.directory.manifest:  # begun by an older version
+                self.directory.write_description(self.federation.description)
+            self.directory.set_rounds(self.config.rounds)
         else:
             self.directory.write_config(self.config.as_file())
+            self.directory.write_description(self.federation.description)
             self.engine.restore({})
             self._through_losses(self._commit)
 
@@ -253,9 +257,9 @@ class Run:
 
     def _log_failures(self, failures: Sequence[Failure]) -> None:
         told: dict[str, list[str]] = {}
-        where = f"{self.path}: round {self.fleet.round}"
         for failure in failures:
             name = self._name(failure)
+            where = f"{self.path}: round {self.fleet.round}"
             logger.debug("%s: %s failed in step '%s': %s", where, name, failure.step, failure.reason)
             if failure.traceback:
                 told.setdefault(failure.traceback, []).append(f"{name} in step '{failure.step}'")
@@ -338,7 +342,8 @@ class Run:
         for name, path in self.directory.state_files().items():
             if name not in names:
                 raise CheckpointError(
-                    f"{self.path} was edited: it has a state of {name!r:.100}, not a client"
+                    f"{self.path} was edited, or begun by an older polyfed: it has a state of {name!r:.100},"
+                    " not a client"
                 )
             files[names.index(name)] = path
         return files
@@ -398,10 +403,11 @@ class Run:
             "shape": self.server.shape,
             "outputs": self.server.outputs,
             "norm": self.config.models.norm,
+            "features": self.config.models.features,
         }
         # One key: safetensors writes several in no fixed order, and equal models should be equal files.
         metadata = {METADATA_KEY: json.dumps(facts)}
-        path = self.path / "models" / f"{name}.safetensors"
+        path = self.path / "models" / f"{models.file_name(name)}.safetensors"
         tensors = {key: tensor.contiguous() for key, tensor in weights.items()}
         # Not by save_file, whose files are closed to everybody but their owner, whatever the umask says.
         path.write_bytes(safetensors.torch.save(tensors, metadata))

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from polyfed.data import Rows, verify
+from polyfed import models as known_models
+from polyfed.data import InputForm, Rows, verify
 from polyfed.errors import ConfigError, MethodError
 from polyfed.federation.method import Method, Need
 from polyfed.federation.nodes import Assistant, Client, Holdings, ScratchModels, Server
-from polyfed.federation.roster import Names, Roster
+from polyfed.federation.roster import FederationFacts, Roster
 from polyfed.runs.architectures import Architectures, ModelMaker
+from polyfed.runs.client_names import client_names
 from polyfed.runs.config import RunConfig, pick_device
 from polyfed.runs.evaluation import ClientObserver
 from polyfed.runs.federated_data import GIVEN, FederatedData
@@ -47,7 +49,13 @@ class Simulation:
         self.dataset, self.partition = self.data.dataset, self.data.partition
         self.labels, self.public, self.clients = self.data.labels, self.data.public, self.data.clients
         self.classes = len(self.dataset.classes)
-        names = _names(config, self.clients)
+        makers = given_models or {}
+        names = client_names(
+            config.data,
+            self.clients,
+            self.partition.names,
+            [*known_models.names(), *config.models.all_names(), *makers],
+        )
         self.models = Architectures(
             config,
             self.data,
@@ -55,7 +63,7 @@ class Simulation:
             seeds=self.seeds,
             device=self.device,
             clients=names,
-            makers=given_models or {},
+            makers=makers,
         )
         self.outputs = self.models.outputs
         samples = self.data.samples()
@@ -87,6 +95,8 @@ class Simulation:
             architectures=self.models.names,
             public=self.public,
             server_model=config.models.server,
+            features=self._needed_features(),
+            own=[name for name in self.models.names if self.models.is_own(name)],
         )
         if config.training.keep_optimiser and "memory" not in self.method.keeps:
             raise MethodError(
@@ -96,6 +106,24 @@ class Simulation:
         taken = [name for name in self.models.names if name in self.roster.names]
         if taken:
             raise ConfigError(f"data.names: '{taken[0]}' is also the name of a model: rename the client")
+        self.method.check(self._facts(config))
+
+    def _needed_features(self) -> dict[str, int]:
+        """How many features each architecture has, if the method needs one number for all."""
+        if Need.COMMON_FEATURES not in self.method.needs:
+            return {}
+        return {name: self.models.feature_count(name) for name in self.models.names}
+
+    def _facts(self, config: RunConfig) -> FederationFacts:
+        return FederationFacts(
+            roster=self.roster,
+            shape=self.models.shape,
+            outputs=self.outputs,
+            classes=self.classes,
+            public=None if self.public is None else len(self.public),
+            server=config.models.server,
+            feature_count=self.models.feature_count,
+        )
 
     def _resolved(self, config: RunConfig, given_data: bool) -> RunConfig:
         """The config with every `auto` decided: what changes the arithmetic is part of it."""
@@ -105,7 +133,7 @@ class Simulation:
         changes: dict[str, Any] = {"stack": stack, "device": self.device.type}
         if given_data:
             changes["data"] = config.data.model_copy(update={"source": GIVEN})
-        if self.models.makers:
+        if self.models.makers or self.models.own:
             changes["models"] = config.models.model_copy(
                 update={"names": self.models.dealt, "own": self.models.own}
             )
@@ -128,9 +156,23 @@ class Simulation:
             verify(dataset)
 
     @property
+    def description(self) -> dict[str, Any]:
+        wanted = self.config.data
+        classes = list(self.dataset.classes)
+        others = list(self.public.dataset.classes) if self.public and self.outputs > self.classes else []
+        return {
+            "clients": self.roster.names.given,
+            "partition_column": wanted.partition.domain,
+            "outputs": classes + others,
+            **InputForm.of(self.dataset, wanted.image).as_json(),
+        }
+
+    @property
     def sizes(self) -> dict[str, int]:
         public = 0 if self.public is None else len(self.public)
-        return {"outputs": self.outputs, "classes": self.classes, "public": public}
+        sizes = {"outputs": self.outputs, "classes": self.classes, "public": public}
+        common = set(self._needed_features().values())
+        return {**sizes, "features": common.pop()} if common else sizes
 
     @property
     def scored_outputs(self) -> int | None:
@@ -216,10 +258,3 @@ class Simulation:
     def holdings(self, index: int) -> Holdings:
         """What a client can see."""
         return self.data.holdings(index)
-
-
-def _names(config: RunConfig, clients: int) -> Names:
-    given = config.data.names
-    if given is not None and len(given) != clients:
-        raise ConfigError(f"data.names: {len(given)} names for {clients} clients; give one for each, or none")
-    return Names(clients, given)

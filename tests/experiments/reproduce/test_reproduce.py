@@ -14,7 +14,7 @@ from scipy import stats
 from tests.conftest import Command
 from tests.experiments.conftest import FAKE, Write
 
-from polyfed.cli import commands as cli
+from polyfed.cli import experimenting
 from polyfed.errors import ConfigError
 from polyfed.experiments import papers
 from polyfed.experiments.grid import run_jobs
@@ -270,7 +270,7 @@ def test_a_stopped_command_says_how_to_go_on(command: Command, monkeypatch: pyte
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "follow_grid", stop)
+    monkeypatch.setattr(experimenting, "follow_grid", stop)
     said = command("reproduce", MAIN, "--seeds", 4, "--columns", "even")
     assert said.code == 130
     assert f"go on with: polyfed reproduce {MAIN} --scale tiny --seeds 4 --columns even\n" in said.out

@@ -8,15 +8,11 @@ from torch import Tensor, nn
 from polyfed import learn, models
 from polyfed.data import Rows
 
-BATCH = 256
-
 
 def features_of(model: nn.Module, rows: Rows) -> Tensor:
     """The input of the last linear layer for every row, in evaluation mode: rows × features."""
     x = rows.inputs(models.memory_format(model))
-    with learn.evaluating(model), torch.no_grad():
-        parts = [models.features_and_logits(model, part)[0].flatten(1) for part in x.split(BATCH)]
-    return torch.cat(parts)
+    return learn.features_of(model, x).flatten(1)
 
 
 def principal_components(features: Tensor) -> tuple[Tensor, list[float]]:

@@ -208,7 +208,8 @@ def write_holdings(plan: ReproductionPlan, figure: HoldingsFigure) -> list[Path]
         held = federation.partition.class_counts(federation.labels, len(classes))
         counts[column.key] = held.tolist()
         title = f"{federation.dataset.name}, {federation.clients} clients, {plan.paper.column_name(column)}"
-        pictures.append(bubble_chart(held, classes, plan.folder / f"{plan.key}-{column.key}.png", title))
+        path = plan.folder / f"{plan.key}-{column.key}.png"
+        pictures.append(bubble_chart(held, classes, path, title, federation.roster.names.given))
     return [_write_json(plan, {"samples by client and class": counts}), *pictures]
 
 

@@ -1,0 +1,49 @@
+"""A trained model on new data: `predict`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from pathlib import Path
+
+from polyfed import disk
+from polyfed.cli.screen import console
+from polyfed.errors import ConfigError
+from polyfed.runs import api
+from polyfed.runs.trained import Predictions, form_of, predict
+
+
+def predict_rows(directory: Path, source: Path, client: str, out: Path | None) -> None:
+    """Write what a client's model says of new data as CSV, and how often it is right where the data say so."""
+    form = form_of(directory)  # before the model: it says what is wrong with a folder that is no run
+    try:
+        model = api.load_model(directory, client)
+    except api.OwnModelError as error:
+        raise ConfigError(
+            f"{client} trains '{error.architecture}', a model of your own: from Python,"
+            f" polyfed.load_model({str(directory)!r}, {client!r}, make=…).predict({str(source)!r})"
+        ) from None
+    found = predict(model, form, source)
+    text = as_csv(found)
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        disk.replace(out, text.encode())
+        console.print(f"wrote {out}", soft_wrap=True, markup=False)
+    if found.score is not None:
+        right, of = found.score
+        known = "" if of == len(found) else f", the others' classes are not known to {client}"
+        line = f"accuracy {100 * right / of:.1f} % ({right} of {of} rows{known})\n"
+        # The table alone goes to stdout, where another program may read it.
+        (sys.stderr if out is None else sys.stdout).write(line)
+
+
+def as_csv(found: Predictions) -> str:
+    """One line for each row: what it is called, its class, the probability of each class."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["row", "class", *(f"p({word})" for word in found.words)])
+    for row, word, shares in zip(found.rows, found.classes, found.probabilities, strict=True):
+        writer.writerow([row, word, *(f"{share:.6g}" for share in shares)])
+    return text.getvalue()

@@ -1,0 +1,146 @@
+"""Models that are not registered here: those of other packages, and functions named in a run file.
+
+An entry point of the group `polyfed.models` gives a name to a function (shape, outputs, norm) that makes a `Network` or
+any other module. `my_models:small_net` is the function `small_net` of the module `my_models`, which may lie in the
+current directory; it is given what it takes by name of `shape`, `outputs` and `norm`. Both are loaded when they are
+asked for, and can be asked for again: a run with them is resumed, and its models are loaded, without further ado.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from polyfed import plug_ins
+from polyfed.errors import ModelError, describe, place_in_users_code
+from polyfed.models.layers import Norm, Shape
+from polyfed.models.naming import check_name
+
+PLUG_INS = "polyfed.models"  # the entry point group
+REFERENCE = re.compile(
+    r"(?P<module>[a-z_][\w.]{0,99}):(?P<function>[a-z_]\w{0,99})", re.ASCII | re.IGNORECASE
+)
+
+Maker = Callable[[], nn.Module]
+
+
+def is_reference(name: str) -> bool:
+    """Whether a name reads like `my_models:small_net`."""
+    return REFERENCE.fullmatch(name) is not None
+
+
+def plug_in_names(pattern: str = "*") -> list[str]:
+    """The names of other packages' models that match a wildcard, in any case; nothing is loaded."""
+    named = {entry.name for entry in entry_points(group=PLUG_INS)}
+    return sorted(name for name in named if fnmatch.fnmatchcase(name.lower(), pattern.lower()))
+
+
+def is_plug_in(name: str) -> bool:
+    """Whether another package's model is called so."""
+    return _entry(name) is not None
+
+
+def is_outside(name: str) -> bool:
+    """Whether a name stands for a function of a module, or for another package's model."""
+    return is_reference(name) or is_plug_in(name)
+
+
+def outside_maker(name: str, shape: Shape, outputs: int, norm: Norm) -> Maker | None:
+    """What makes the model of a reference or of a plug-in; None if the name is neither.
+
+    A `ModelError` says in one line what cannot be loaded or made.
+    """
+    if is_reference(name):
+        function = _referred(name)
+        given = _taken(name, function, {"shape": tuple(shape), "outputs": outputs, "norm": norm})
+        return lambda: _made(name, lambda: function(**given))
+    if name not in _factories:
+        entry = _entry(name)
+        if entry is None:
+            return None
+        _factories[name] = _loaded(entry)
+    factory = _factories[name]
+    return lambda: _made(name, lambda: factory(tuple(shape), outputs, norm))
+
+
+_factories: dict[str, Callable[..., Any]] = {}
+"""Those of plug-ins that were used: a model is made for every client."""
+
+
+def _entry(name: str) -> EntryPoint | None:
+    found = (entry for entry in entry_points(group=PLUG_INS) if entry.name.lower() == name.lower())
+    return next(found, None)
+
+
+def _loaded(entry: EntryPoint) -> Callable[..., Any]:
+    check_name(entry.name)
+    factory = plug_ins.load(entry, "model", ModelError)
+    if not callable(factory):
+        raise ModelError(
+            f"the plug-in model '{entry.name}' ({entry.value}) is not a function (shape, outputs, norm)"
+        )
+    return factory  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=256)
+def _referred(name: str) -> Callable[..., Any]:
+    match = REFERENCE.fullmatch(name)
+    assert match is not None
+    module, function = match["module"], match["function"]
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)  # for good: workers that are spawned import it too
+    importlib.invalidate_caches()
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except Exception as error:
+        absent = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
+        hint = f"; start polyfed where {module}.py is" if absent else ""
+        raise ModelError(f"model '{name}' cannot be loaded: {describe(error)}{hint}") from error
+    if not callable(found) or isinstance(found, nn.Module):
+        raise ModelError(f"model '{name}' is a {type(found).__name__}: name a function that makes a model")
+    return found  # type: ignore[no-any-return]
+
+
+def _taken(name: str, function: Callable[..., Any], known: dict[str, Any]) -> dict[str, Any]:
+    """What a function takes, by name, of what is known."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # of something written in C
+        return {}
+    for parameter in parameters:
+        optional = parameter.default is not parameter.empty or parameter.kind in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        )
+        if not optional and (parameter.name not in known or parameter.kind is parameter.POSITIONAL_ONLY):
+            raise ModelError(
+                f"model '{name}' wants '{parameter.name}': its arguments may be called shape, outputs and norm, others"
+                " need a default"
+            )
+    return {parameter.name: known[parameter.name] for parameter in parameters if parameter.name in known}
+
+
+def _made(name: str, make: Callable[[], Any]) -> nn.Module:
+    try:
+        model = make()
+    except ModelError:
+        raise
+    except Exception as error:
+        place = place_in_users_code(error)
+        raise ModelError(
+            f"model '{name}' cannot be made: {describe(error)}{f' ({place})' if place else ''}"
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"model '{name}' gave a {type(model).__name__}, not an nn.Module")
+    return model

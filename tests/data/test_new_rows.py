@@ -1,0 +1,93 @@
+"""New data in the form of the training data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from polyfed import data
+from polyfed.data import InputForm, read_new_rows
+from polyfed.errors import DataError
+
+
+def table(path: Path, header: str, *rows: str) -> Path:
+    path.write_text("\n".join([header, *rows]))
+    return path
+
+
+@pytest.fixture
+def form(tmp_path: Path) -> InputForm:
+    source = table(tmp_path / "t.csv", "b,a,grade,site", "1,10,low,x", "2,20,high,y", "3,60,low,x")
+    return InputForm.of(data.load(source, label="grade", columns=("site",)))
+
+
+def test_a_table_says_its_columns_in_their_order_and_its_label_column(form: InputForm) -> None:
+    assert form.features == ("b", "a")
+    assert form.label == "grade"
+    assert form.mean == (2.0, 30.0)
+
+
+def test_columns_are_kept_when_rows_are_drawn(tmp_path: Path) -> None:
+    rows = [f"{n},{n % 2}" for n in range(20)]
+    for options in ({"limit": 6}, {"per_class": 3}):
+        drawn = data.load(table(tmp_path / "t.csv", "width,label", *rows), **options)  # type: ignore[arg-type]
+        assert (drawn.features, drawn.label_column, len(drawn)) == (("width",), "label", 6)
+
+
+def test_tables_that_differ_in_the_names_of_columns_alone_are_told_apart(tmp_path: Path) -> None:
+    rows = [f"{n},{n},{n % 2}" for n in range(20)]
+    one, two = (
+        data.load(table(tmp_path / "t.csv", header, *rows), limit=6) for header in ("a,b,label", "bb,a,label")
+    )
+    assert (one.features, two.features) == (("a", "b"), ("bb", "a"))
+    assert one.fingerprint != two.fingerprint
+
+
+def test_a_form_survives_being_written(form: InputForm) -> None:
+    written = json.loads(json.dumps({**form.as_json(), "another key": 1}))
+    assert InputForm.from_json(written) == form
+
+
+def test_new_rows_are_normalised_exactly_as_training_rows(form: InputForm, tmp_path: Path) -> None:
+    trained = data.load(tmp_path / "t.csv", label="grade", columns=("site",)).rows().inputs()
+    new = read_new_rows(table(tmp_path / "n.csv", "a,id,b", "10,7,1", "20,8,2", "60,9,3"), form)
+    assert torch.equal(new.inputs(torch.contiguous_format), trained)
+    assert new.labels is None
+    assert list(new.names) == ["0", "1", "2"]
+
+
+def test_other_rows_of_the_same_number_are_other_inputs(form: InputForm) -> None:
+    """Tensors are kept by content."""
+    one, other = (
+        read_new_rows(np.full((2, 2), value), form).inputs(torch.contiguous_format) for value in (1, 2)
+    )
+    assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "found"),
+    [
+        (["b", "a", "c"], ("a", "b"), ["b", "a", None]),
+        ([1, 0, 2], ("a", "b"), ["b", "a", None]),
+        ([1.0, 2.0, -1.0], ("1", "2"), ["1", "2", None]),
+        ([None, float("nan"), ""], ("1", "2"), [None, None, None]),
+        ([3, 7, 0], ("3", "7"), ["3", "7", None]),
+        ([True, False, True], ("a", "b"), ["b", "a", "b"]),
+    ],
+)
+def test_labels_are_classes_by_word_or_number(
+    labels: list[object], classes: tuple[str, ...], found: list[str | None]
+) -> None:
+    form = InputForm((1,), ("x",), False, (0.0,), (1.0,), classes, "y")
+    columns = {"x": np.zeros(3), "y": np.array(labels, dtype=object)}
+    assert read_new_rows(columns, form).labels == found
+
+
+def test_a_file_that_is_no_table_is_one_line(form: InputForm, tmp_path: Path) -> None:
+    (tmp_path / "n.parquet").write_text("no table")
+    with pytest.raises(DataError, match=r"n\.parquet cannot be read as a table"):
+        read_new_rows(tmp_path / "n.parquet", form)
