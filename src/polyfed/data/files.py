@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,6 +37,8 @@ _DAMAGED = (
     RuntimeError,  # encrypted; also NotImplementedError, for what zip files may do but nobody does
     MemoryError,
     OverflowError,
+    SyntaxError,
+    tokenize.TokenError,
     zipfile.BadZipFile,
     zlib.error,
 )
@@ -93,21 +96,35 @@ def read_image_folder(root: Path, name: str, reading: Reading, train: DataSet | 
 
 
 def image_files(root: Path) -> list[Path]:
-    """The images in the class folders of an image folder, in a fixed order.
+    """The images in the class folders of an image folder, in a fixed order."""
+    return sorted(path for path in _images(root) if path.parent != root)
+
+
+def images_below(path: Path) -> list[Path]:
+    """An image file itself, or every image in a folder at any depth, in a fixed order."""
+    return sorted(_images(path)) if path.is_dir() else [path]
+
+
+def is_image_file(path: Path) -> bool:
+    """Whether a file's name says that it is an image."""
+    return path.suffix.lower() in _IMAGE_ENDINGS
+
+
+def _images(root: Path) -> Iterator[Path]:
+    """The images in a folder at any depth.
 
     Links to folders are refused (one may lead anywhere, or round in a circle), and so are links out of the folder.
     """
-    found: list[Path] = []
-    others = 0
+    images = others = 0
     for path in _visible_files(root):
-        if path.suffix.lower() not in _IMAGE_ENDINGS:
-            others += 1
-            if others > max(_MOST_OTHERS, len(found)):
-                raise DataError(f"{root}: {others:,} files in it are no images; is this a folder of images?")
-        elif path.parent != root:
+        if is_image_file(path):
+            images += 1
             _check_inside(path, root)
-            found.append(path)
-    return sorted(found)
+            yield path
+        else:
+            others += 1
+        if others > max(_MOST_OTHERS, images):
+            raise DataError(f"{root}: {others:,} files in it are no images; is this a folder of images?")
 
 
 def _visible_files(root: Path) -> Iterator[Path]:
@@ -129,19 +146,6 @@ def _check_inside(path: Path, root: Path) -> None:
         raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if not inside:
         raise DataError(f"{path} is a link that leads out of {root}: put the file itself there")
-
-
-def images_below(path: Path) -> list[Path]:
-    """An image file itself, or every image in a folder at any depth, in a fixed order."""
-    if not path.is_dir():
-        return [path]
-    found = (file for file in path.rglob("*") if is_image_file(file) and file.is_file())
-    return sorted(file for file in found if not any(p.startswith(".") for p in file.relative_to(path).parts))
-
-
-def is_image_file(path: Path) -> bool:
-    """Whether a file's name says that it is an image."""
-    return path.suffix.lower() in _IMAGE_ENDINGS
 
 
 def npz_arrays(path: Path, split: str) -> tuple[Array, Array | None] | None:

@@ -11,7 +11,8 @@ import logging
 import struct
 import warnings
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -52,8 +53,7 @@ def open_image(source: bytes | Path, called: str = "an image") -> Image.Image:
     try:
         if isinstance(source, Path):
             check_regular(source)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with _quietly():
             image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=_FORMATS)
     except FileNotFoundError as error:
         raise DataError(f"{called}: there is no such file") from error
@@ -69,6 +69,15 @@ def open_image(source: bytes | Path, called: str = "an image") -> Image.Image:
         image.close()
         raise _too_large(called)
     return image
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Pillow warns of what it mends in files that are damaged: of nothing that a user could do something about."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
 
 
 def _too_large(called: str) -> DataError:
@@ -90,9 +99,10 @@ def decode_image(
     """An image as H×W×C uint8; `size` (height, width) resizes it."""
     with open_image(source, called) as opened:
         try:
-            image = _to_8_bit(opened)
-            image.load()
-            image = image if image.mode == mode else image.convert(mode)
+            with _quietly():
+                image = _to_8_bit(opened)
+                image.load()
+                image = image if image.mode == mode else image.convert(mode)
         except _DAMAGED as error:
             raise DataError(f"{called} is damaged: {_reason(error)}") from error
     if size is not None and image.size != size[::-1]:
