@@ -29,7 +29,7 @@ import yaml
 
 from polyfed import disk
 from polyfed.disk import SavedState, digest
-from polyfed.errors import CheckpointError, MessageError, RunError
+from polyfed.errors import CheckpointError, ConfigError, MessageError, RunError
 from polyfed.federation import shelf
 from polyfed.federation.message import decode, encode
 
@@ -351,7 +351,13 @@ def disk_trouble(error: OSError, path: Path) -> RunError:
 
 
 def _as_yaml(content: Mapping[str, Any]) -> bytes:
-    return yaml.safe_dump(dict(content), sort_keys=False).encode()
+    data: bytes = yaml.safe_dump(dict(content), sort_keys=False).encode()
+    if len(data) > disk.MOST_YAML_BYTES:
+        raise ConfigError(
+            f"the config takes {len(data) / 1e6:.1f} MB, more than the {disk.MOST_YAML_BYTES / 1e6:g} MB that are read:"
+            " name fewer clients one by one"
+        )
+    return data
 
 
 def _seal(manifest: Mapping[str, Any]) -> str:
