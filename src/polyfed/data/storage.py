@@ -215,7 +215,7 @@ def verify(data: DataSet) -> None:
         try:
             _check_contents(data.folder, _read_facts(data.folder))
         except DataError as error:
-            _discard(data.folder)
+            check_cache(data.folder.parents[1])  # others may be damaged too, of which this one was drawn
             raise DataError(f"{error}; it was removed, and the same command decodes it again") from error
 
 
