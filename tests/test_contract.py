@@ -234,7 +234,7 @@ class Roundless(Method):
     ("method", "settings", "said"),
     [
         (FedProx, {"mue": 1}, "method.mue: unknown key, did you mean 'mu'?"),
-        (FedProx, {"mu": "much"}, "method.mu: input should be a valid number"),
+        (FedProx, {"mu": "much"}, "method.mu: must be a number, not 'much'"),
         (Idle, {"typo": 1}, f"method.typo: unknown key, {Idle.name} has no settings of its own"),
         (Idle, {"config": {"roundz": 1}}, "roundz: unknown key, did you mean 'rounds'?"),
         (Idle, {"config": {"data": "digits"}}, "data: "),

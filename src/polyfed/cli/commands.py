@@ -93,10 +93,11 @@ def predict(
         typer.Option(help="The CSV file to write; printed by default."),
     ] = None,
 ) -> None:
-    """Apply a trained model to new data: the class of each row and the probability of each class.
+    """Apply a trained model to new data.
 
-    Data are given as they come; columns are found by their names, and normalised as in training. Where the data have
-    the label column too, the accuracy is printed.
+    The class of each row and the probability of each class are printed. Data are given as they come; columns are
+    found by their names, and normalised as in training. Where the data have the label column too, the accuracy is
+    printed.
 
     \b
     polyfed predict polyfed-runs/run --client north new.csv --out predictions.csv
@@ -173,7 +174,10 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Where the runs are written.")] = Path("polyfed-runs/reproduce"),
     workers: Workers = None,
 ) -> None:
-    """Measure a paper's table again and judge its claims. The same command again goes on."""
+    """Measure a paper's table again and judge its claims.
+
+    The same command again goes on with what is left.
+    """
     from polyfed.cli import experimenting
 
     experimenting.reproduce(what, scale, rows, columns, seeds, plan, out, workers)

@@ -5,7 +5,7 @@ worker once.
 
 A worker that dies takes the states in its memory along. If clients keep nothing, its call is simply made again.
 Otherwise `WorkerLost` is raised and the run goes back to its last checkpoint: the bits are the same. A call that
-kills its worker twice is a `Failure`.
+kills its worker twice is a `Failure`; a job of the server's is tried more often, since nobody else can do it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ logger = logging.getLogger(__name__)
 AHEAD_SECONDS = 0.01  # of work a worker has at hand, so that short steps never wait for the pipe
 END_SECONDS = 2.0  # for a worker to end by itself once its pipe is closed
 GRACE_SECONDS = 1.0  # beyond the timeout, before a worker that does not answer is killed
-DEATHS_ALLOWED = 1
+DEATHS_ALLOWED = 1  # of workers during one client's call: the next one is the client's fault
+JOB_DEATHS_ALLOWED = 20  # of workers during one job of the server's, which is nobody's fault but ends the run
 
 
 @dataclass
@@ -173,7 +174,7 @@ class Pool:
         failed: dict[int, list[Outcome]] = {}
         for place, unit in enumerate(task.units if self._deaths else ()):
             deaths = [self._deaths.get(self._moment(task, call), []) for call in unit]
-            if any(len(reasons) > DEATHS_ALLOWED for reasons in deaths):
+            if any(len(reasons) > _allowed_deaths(call) for call, reasons in zip(unit, deaths, strict=True)):
                 failed[place] = [
                     Failure(call.client, step_name(task.step), reasons[-1] if reasons else "its worker died")
                     for call, reasons in zip(unit, deaths, strict=True)
@@ -289,14 +290,14 @@ class Pool:
         guilty = task.units[lost[0]]
         for call in guilty:
             deaths = self._deaths.setdefault(self._moment(task, call), [])
-            deaths += [reason] * (1 if why is None else DEATHS_ALLOWED + 1)
+            deaths += [reason] * (1 if why is None else _allowed_deaths(call) + 1)
         if self._keeps:
             self.scheduler.homes.clear()
             raise WorkerLost(f"{reason} in round {task.moment.round}, step {step_name(task.step)}")
-        twice = len(self._deaths[self._moment(task, guilty[0])]) > DEATHS_ALLOWED
-        if twice:
+        too_often = len(self._deaths[self._moment(task, guilty[0])]) > _allowed_deaths(guilty[0])
+        if too_often:
             now.done[lost[0]] = [Failure(call.client, step_name(task.step), reason) for call in guilty]
-        now.shift.put_back(lost[1:] if twice else lost)
+        now.shift.put_back(lost[1:] if too_often else lost)
 
     def _drain(self, now: _UnderWay) -> None:
         """Let workers finish what nobody waits for any more."""
@@ -367,6 +368,10 @@ class Pool:
                     self._workers[number].pipe.send_bytes(frame)
                 except OSError as error:
                     raise WorkerLost("a worker died as soon as it was started") from error
+
+
+def _allowed_deaths(call: Call) -> int:
+    return JOB_DEATHS_ALLOWED if call.client is None else DEATHS_ALLOWED
 
 
 def _end(process: BaseProcess) -> None:

@@ -187,7 +187,7 @@ class Client(NodeTensors):
         One that is NaN or infinite is recorded as nothing.
         """
         if self.moment.measuring:
-            number = float(value)
+            number = float(value.item() if isinstance(value, Tensor) else value)
             self.noted[name] = number if math.isfinite(number) else None
 
     def note_local_loss(self) -> None:

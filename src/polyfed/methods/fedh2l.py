@@ -97,8 +97,8 @@ class FedH2L(Method):
         loss = F.cross_entropy(learn.logits_of(me.model, batch), y[rows])
         local = learn.flat_gradient(loss, me.model)
         learn.flat_step(me.model, local, me.training, me.memory)
-        before = me.memory.get("local")  # of the rounds since the last mutual step
-        me.memory["local"] = local if before is None else local + before.to(local.device)
+        # With those of the rounds since the last mutual step.
+        me.memory["local"] = local + me.memory.get("local", torch.zeros_like(local)).to(local.device)
         me.note("local-loss", loss)
         return {}
 

@@ -30,10 +30,11 @@ from polyfed.models.network import Network, memory_format
 from polyfed.models.outside import is_outside
 from polyfed.models.probe import in_mode, materialise, output_count
 from polyfed.models.registry import build, is_known, maker_of, names, own_maker, register, seeded
-from polyfed.models.sizes import listed, size, table
+from polyfed.models.sizes import ListedModel, listed, size, table
 
 __all__ = [
     "Budget",
+    "ListedModel",
     "Network",
     "Norm",
     "Shape",

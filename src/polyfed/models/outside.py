@@ -60,17 +60,25 @@ def outside_maker(name: str, shape: Shape, outputs: int, norm: Norm) -> Maker | 
 
     A `ModelError` says in one line what cannot be loaded or made.
     """
+    function = outside_function(name)
+    if function is None:
+        return None
     if is_reference(name):
-        function = _referred(name)
         given = _taken(name, function, {"shape": tuple(shape), "outputs": outputs, "norm": norm})
         return lambda: _made(name, lambda: function(**given))
+    return lambda: _made(name, lambda: function(tuple(shape), outputs, norm))
+
+
+def outside_function(name: str) -> Callable[..., Any] | None:
+    """The function that a name stands for: of a module, or a plug-in's; None if it is neither."""
+    if is_reference(name):
+        return _referred(name)
     if name not in _factories:
         entry = _entry(name)
         if entry is None:
             return None
         _factories[name] = _loaded(entry)
-    factory = _factories[name]
-    return lambda: _made(name, lambda: factory(tuple(shape), outputs, norm))
+    return _factories[name]
 
 
 _factories: dict[str, Callable[..., Any]] = {}

@@ -17,7 +17,7 @@ from polyfed.errors import ModelError, nearest
 from polyfed.models.layers import Norm, Shape
 from polyfed.models.naming import check_name
 from polyfed.models.network import Network, project
-from polyfed.models.outside import is_plug_in, is_reference, outside_maker, plug_in_names
+from polyfed.models.outside import is_plug_in, is_reference, outside_function, outside_maker, plug_in_names
 
 Factory = Callable[[Shape, int, Norm], Network]
 
@@ -118,8 +118,11 @@ def _find(name: str) -> RegisteredModel | None:
     return None
 
 
-def maker_of(name: str) -> Callable[..., Network]:
+def maker_of(name: str) -> Callable[..., nn.Module]:
     """The function that makes the models of this name: its module says what they are."""
+    outside = outside_function(name) if _find(name) is None else None
+    if outside is not None:
+        return outside
     factory = registered(name).factory
     return factory.func if isinstance(factory, partial) else factory
 

@@ -17,7 +17,7 @@ from polyfed.errors import ModelError, describe
 from polyfed.models.features import feature_count
 from polyfed.models.layers import Norm, Shape
 from polyfed.models.network import memory_format
-from polyfed.models.outside import is_reference, plug_in_names
+from polyfed.models.outside import is_outside, is_reference, plug_in_names
 from polyfed.models.probe import materialise, probe
 from polyfed.models.registry import construct, names, own_maker, registered, seeded
 
@@ -101,7 +101,8 @@ def table(
 
 def listed(name: str, shape: Shape = (3, 32, 32), outputs: int = 10, norm: Norm = "batch") -> ListedModel:
     """One model by its name, as `table` lists it; also one of a family that is not listed, such as wrn-34-1."""
-    return _listed(name.lower(), tuple(shape), outputs, norm, 1)
+    known = name.lower() in names() or not is_outside(name)
+    return _listed(name.lower() if known else name, tuple(shape), outputs, norm, 1, None)
 
 
 @lru_cache(maxsize=4096)

@@ -184,11 +184,19 @@ def model_details(
             ("parameters", f"{listed.size.parameters:,}"),
             ("MACs", f"{listed.size.macs:,} of one forward pass of one input"),
             ("memory", f"{amount(listed.size.memory_bytes)} in a training step of one input"),
+            ("features", _features(listed)),
             ("layout", "channels-last" if listed.channels_last else "default"),
             ("in a run file", f"models: {{names: [{listed.name}]}}"),
         ]
     )
     return page.text
+
+
+def _features(listed: models.ListedModel) -> str:
+    if listed.features is None:
+        return "none: it has no linear layer"
+    settable = "" if models.is_outside(listed.name) else " (`models.features` sets another number)"
+    return f"{listed.features:,}{settable}"
 
 
 def data_details(name: str, width: int) -> Text:
