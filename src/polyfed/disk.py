@@ -85,6 +85,7 @@ def write_through(path: Path, data: bytes) -> None:
 def replace(path: Path, data: bytes) -> None:
     """Replace a file in one move: whoever looks sees the old one or the new one, whole."""
     beside = path.with_name(f"{path.name}.tmp")
+    beside.unlink(missing_ok=True)  # a link of that name would be written through, a pipe waited for
     write_through(beside, data)
     beside.replace(path)
 

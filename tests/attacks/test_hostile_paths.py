@@ -18,6 +18,7 @@ from tests.attacks.conftest import Refused, unharmed
 from tests.conftest import MakeRun
 
 import polyfed
+from polyfed import disk
 from polyfed.data import load
 from polyfed.errors import CheckpointError, DataError
 
@@ -227,4 +228,17 @@ def test_a_run_writes_through_no_link_and_into_no_pipe(
     harm(run.path / name)
     with unharmed(), pytest.raises(CheckpointError, match=f"{name}: it is a"):
         polyfed.resume(run.path)
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+@pytest.mark.parametrize("harm", [pipe, link])
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.tmp"])
+def test_a_file_is_replaced_and_what_it_led_to_is_not(
+    tmp_path: Path, name: str, harm: Callable[[Path], None]
+) -> None:
+    (tmp_path / "precious").write_text("precious")
+    harm(tmp_path / name)
+    with unharmed():
+        disk.replace(tmp_path / "a.csv", b"new")
+    assert (tmp_path / "a.csv").read_text() == "new"
     assert (tmp_path / "precious").read_text() == "precious"
