@@ -1,10 +1,17 @@
-"""Files: writes that reach the disk, digests that tell whether one was changed, locks, and YAML."""
+"""Files: writes that reach the disk, digests that tell whether one was changed, locks, and YAML.
+
+What is read may come from anybody. Only regular files are opened (a named pipe would be waited for until somebody
+writes into it), and YAML is bounded: in bytes before it is parsed, in values while it is. So no file takes long.
+"""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
+import re
+import stat
 import weakref
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
@@ -16,7 +23,23 @@ import yaml
 from polyfed.errors import CheckpointError, ConfigError
 
 LOCK = ".lock"
-MERGE = "tag:yaml.org,2002:merge"  # the key << of YAML, which takes the keys of another map
+YAML = "tag:yaml.org,2002:"
+MERGE = f"{YAML}merge"  # the key << of YAML, which takes the keys of another map
+MOST_YAML_BYTES = 1_000_000  # the largest file that comes with polyfed has 47,000
+MOST_YAML_VALUES = 100_000  # read in six seconds; an alias counts as all that it stands for
+DEEPEST_YAML = 50
+LONGEST_NUMBER = 100
+
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_INT = re.compile(r"[-+]?(0|[1-9][0-9_]*)")
+_FLOAT = re.compile(
+    r"[-+]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +54,26 @@ class SavedState:
     digest: str | None
 
 
+def check_regular(path: Path) -> None:
+    """Raise an `OSError` in words if a path is anything but a regular file, or a link to one."""
+    kind = stat.S_IFMT(path.stat().st_mode)
+    if kind == stat.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", str(path))
+    if kind != stat.S_IFREG:
+        words = f"it is {_KINDS.get(kind, 'something else')}, not a file"
+        raise OSError(errno.EINVAL, words, str(path))
+
+
+def check_plain_folder(folder: Path) -> None:
+    """Raise an `OSError` in words if anything in a folder is neither a file nor a folder: a link may lead anywhere."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                raise OSError(errno.EINVAL, "it is a link: put the file or folder itself there", entry.path)
+            if not (entry.is_file() or entry.is_dir()):
+                check_regular(Path(entry.path))
+
+
 def write_through(path: Path, data: bytes) -> None:
     """Write a file and wait until it is on the disk."""
     with path.open("wb") as file:
@@ -42,6 +85,7 @@ def write_through(path: Path, data: bytes) -> None:
 def replace(path: Path, data: bytes) -> None:
     """Replace a file in one move: whoever looks sees the old one or the new one, whole."""
     beside = path.with_name(f"{path.name}.tmp")
+    beside.unlink(missing_ok=True)  # a link of that name would be written through, a pipe waited for
     write_through(beside, data)
     beside.replace(path)
 
@@ -83,7 +127,7 @@ def read_yaml(file: Traversable, missing: str) -> dict[str, Any]:
     missing: the message of the `ConfigError` if there is no such file.
     """
     try:
-        content = parse_yaml(file.read_text(encoding="utf-8"))
+        content = parse_yaml(_bounded_text(file))
     except FileNotFoundError:
         raise ConfigError(missing) from None
     except IsADirectoryError:
@@ -92,7 +136,7 @@ def read_yaml(file: Traversable, missing: str) -> dict[str, Any]:
         raise ConfigError(f"cannot read {file}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"cannot read {file}: it is not text in UTF-8; save it as that") from None
-    except KeyGivenTwice as error:
+    except UnfitYaml as error:
         raise ConfigError(f"{file}: {error}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{file} is not YAML: {_yaml_trouble(error)}") from None
@@ -105,15 +149,58 @@ def read_yaml(file: Traversable, missing: str) -> dict[str, Any]:
 
 
 def parse_yaml(text: str) -> Any:
-    """The value that a YAML text stands for. A key that is given twice is an error: YAML would let the last one win."""
-    return yaml.load(text, _Loader)
+    """The value that a YAML text stands for, of the kinds that JSON has too.
+
+    A key that is given twice is an error: YAML would let the last one win. Dates are text. Numbers are decimal: YAML
+    would read 010 as 8 and 1:30 as 90.
+    """
+    try:
+        return yaml.load(text, _Loader)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        # A tag such as !!bool on a value that is none: PyYAML lets through what its conversion raises.
+        raise UnfitYaml(f"a value is not of the kind that its tag says ({type(error).__name__})") from None
 
 
-class KeyGivenTwice(yaml.YAMLError):
+class UnfitYaml(yaml.YAMLError):
+    """YAML that can be read, but that is not taken: too large, ambiguous, or of a kind that has no use here."""
+
+
+class KeyGivenTwice(UnfitYaml):
     """A key that is there twice in one section."""
 
 
 class _Loader(yaml.SafeLoader):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+        self._values = 0
+        self._counts: dict[int, int] = {}  # how many values a node stands for, by its id
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """A value, counted with all that it stands for: a few aliases of aliases stand for billions."""
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            node = super().compose_node(parent, index)
+            if id(node) not in self._counts:
+                raise UnfitYaml(f"line {line}: *{event.anchor} is inside of what it stands for")
+            self._count(self._counts[id(node)], line)
+            return node
+        before = self._values
+        self._count(1, line)
+        self._depth += 1
+        if self._depth > DEEPEST_YAML:
+            raise UnfitYaml(f"line {line}: sections inside each other more than {DEEPEST_YAML} deep")
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        self._counts[id(node)] = self._values - before
+        return node
+
+    def _count(self, values: int, line: int) -> None:
+        self._values += values
+        if self._values > MOST_YAML_VALUES:
+            raise UnfitYaml(f"line {line}: more than {MOST_YAML_VALUES:,} values, aliases written out")
+
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         # Here, and not where the map is made: by then the keys of `<<` are among its own.
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
@@ -128,6 +215,48 @@ class _Loader(yaml.SafeLoader):
                 raise KeyGivenTwice(f"'{key.value}' is there twice, in {where}: leave one out")
             lines[key.tag, key.value] = line
         return node
+
+    def construct_text(self, node: Any) -> str:
+        text = str(self.construct_scalar(node))
+        if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise UnfitYaml(f"line {node.start_mark.line + 1}: half of a UTF-16 pair is not text")
+        return text
+
+    def construct_number(self, node: Any) -> int | float:
+        text = self.construct_text(node)
+        whole = node.tag == f"{YAML}int"
+        if len(text) > LONGEST_NUMBER or not (_INT if whole else _FLOAT).fullmatch(text):
+            raise UnfitYaml(
+                f"line {node.start_mark.line + 1}: write {text[:20]}{'…' if text[20:] else ''} as a decimal number"
+                f" of at most {LONGEST_NUMBER} digits, or in quotes if it is text"
+            )
+        digits = text.replace("_", "")
+        return int(digits) if whole else float(digits.lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+    def refuse(self, node: Any) -> Any:
+        tag = node.tag.removeprefix(YAML)
+        raise UnfitYaml(f"line {node.start_mark.line + 1}: !!{tag} has no use here; write plain values")
+
+
+for _tag, _construct in {
+    "str": _Loader.construct_text,
+    "timestamp": _Loader.construct_text,
+    "int": _Loader.construct_number,
+    "float": _Loader.construct_number,
+    **dict.fromkeys(("binary", "set", "omap", "pairs"), _Loader.refuse),
+}.items():
+    _Loader.add_constructor(f"{YAML}{_tag}", _construct)
+
+
+def _bounded_text(file: Traversable) -> str:
+    """The text of a file, if it is a regular file that is not too large for YAML."""
+    if isinstance(file, Path):
+        check_regular(file)
+    with file.open("rb") as content:
+        data = content.read(MOST_YAML_BYTES + 1)
+    if len(data) > MOST_YAML_BYTES:
+        raise UnfitYaml(f"it has more than {MOST_YAML_BYTES / 1e6:g} MB, the most that is read")
+    return data.decode()
 
 
 def _yaml_trouble(error: yaml.YAMLError) -> str:

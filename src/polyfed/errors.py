@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import signal
 import sysconfig
 import traceback
@@ -26,6 +27,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 REASON_LENGTH = 300
+_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 NOT_USERS = (str(Path(__file__).parent), sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"))
 
 
@@ -75,6 +77,20 @@ class StepFailed(PolyfedError):
 
 class ClientFailure(UserWarning):
     """A run has ended, and steps of some of its clients failed on the way: these count for nothing in its result."""
+
+
+def visible(text: str) -> str:
+    """A text from anybody as it can be printed: what would steer a terminal is written out, such as \\x1b.
+
+    That is control characters, but for the ends of lines and tabs; what turns the direction of writing; and halves of
+    UTF-16 pairs, which cannot be encoded.
+    """
+    return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def in_one_line(text: str) -> str:
+    """A text from anybody in one line that can be printed."""
+    return visible(" ".join(text.split("\n")))
 
 
 def describe(error: BaseException) -> str:

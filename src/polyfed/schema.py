@@ -19,8 +19,9 @@ from pydantic_core import ErrorDetails, PydanticUndefined
 
 from polyfed.errors import nearest
 
-SECTION = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-"""For every section of a run file: unknown keys are errors, and docstrings below fields say what they mean."""
+SECTION = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+"""For every section of a run file: unknown keys are errors, numbers finite, and docstrings below fields say what they
+mean."""
 
 LONGEST_SHOWN = 60  # letters of a wrong value in a message
 
@@ -74,13 +75,14 @@ WITHOUT_VALUE = {"missing", "value_error", "invalid_key", "too_short", "too_long
 def explain(error: ValidationError, schema: type[BaseModel], prefix: str = "") -> str:
     """A validation error in one line: where, what, and what to do."""
     first, *others = error.errors()
-    place = _follow(schema, first["loc"])
+    unknown = first["type"] == "extra_forbidden"
+    place = _follow(schema, first["loc"], is_key=unknown)
     same = [other for other in others if _follow(schema, other["loc"]).path == place.path]
     left = len(others) - len(same)
     more = f" (and {left} more)" if left else ""
     path = [*([prefix] if prefix else []), *place.path]
     where = ".".join(path) or "the file"
-    if first["type"] == "extra_forbidden":
+    if unknown:
         return f"{where}: unknown key, {nearest(place.path[-1], place.known)}{more}"
     if first["type"].startswith("union_tag"):
         return f"{where}.{_wrong_tag(first, place.models)}{more}"
@@ -130,16 +132,19 @@ class _Place:
     models: list[type[BaseModel]]
 
 
-def _follow(schema: type[BaseModel], location: Sequence[Any]) -> _Place:
-    """The place of an error. pydantic's location also names the member of a union that it tried: not a key."""
+def _follow(schema: type[BaseModel], location: Sequence[Any], *, is_key: bool = False) -> _Place:
+    """The place of an error. pydantic's location also names the member of a union that it tried: not a key.
+
+    is_key: what the location ends with is a key for certain, even if it is called `int`.
+    """
     path: list[str] = []
     options = [schema]
     known = _keys(schema)
-    for part in location:
+    for number, part in enumerate(location, start=1):
         tagged = [option for option in options if _tag(option) == part]
         if tagged and len(options) > 1:
             options = tagged
-        elif isinstance(part, int) or not _is_type_name(part):
+        elif isinstance(part, int) or not _is_type_name(part) or (is_key and number == len(location)):
             path.append(str(part))
             known = [key for option in options for key in _keys(option)]
             fields = [_field(option, str(part)) for option in options]

@@ -187,7 +187,7 @@ def test_what_a_link_leads_to_is_never_deleted(make_run: MakeRun, tmp_path: Path
     (run.path / "models").rename(elsewhere)
     (run.path / "models").symlink_to(elsewhere)
     before = files_of(elsewhere)
-    with pytest.raises(ConfigError, match="models is no part of a run"):
+    with pytest.raises(CheckpointError, match="models: it is a link"):
         delete_run(run.path)
     assert files_of(elsewhere) == before
 

@@ -14,7 +14,7 @@ import typer
 
 import polyfed
 from polyfed.cli.screen import console, log_to_screen
-from polyfed.errors import PolyfedError, UserError, describe_os_error
+from polyfed.errors import PolyfedError, UserError, describe_os_error, in_one_line, visible
 
 app = typer.Typer(
     name="polyfed",
@@ -229,11 +229,17 @@ def list_data(
         Optional[str],  # noqa: UP045
         typer.Argument(metavar="NAME", help="A named data set: everything about it."),
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Read all of the cache of decoded data; remove what is damaged.")
+    ] = False,
 ) -> None:
     """List the named data sets, or tell everything about one."""
     from polyfed.cli import listing
 
-    listing.data(name)
+    if check:
+        listing.check_cache()
+    else:
+        listing.data(name)
 
 
 @app.command()
@@ -289,17 +295,17 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        sys.stderr.write(f"polyfed: {error}\n")
+        sys.stderr.write(f"polyfed: {in_one_line(str(error))}\n")
         sys.exit(2)
     except BrokenPipeError:
         # Whoever reads has seen enough, as in `polyfed models | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        sys.stderr.write(f"polyfed: {describe_os_error(error)}\n")
+        sys.stderr.write(f"polyfed: {in_one_line(describe_os_error(error))}\n")
         sys.exit(2)
     except PolyfedError as error:
-        sys.stderr.write(f"polyfed: {type(error).__name__}: {error}\n")
+        sys.stderr.write(f"polyfed: {visible(f'{type(error).__name__}: {error}')}\n")
         sys.exit(1)
     except KeyboardInterrupt:
         sys.stderr.write("polyfed: stopped\n")

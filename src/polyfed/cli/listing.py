@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from polyfed import data as cached
 from polyfed.cli.screen import console, say, show
 from polyfed.data import PARTITIONS
+from polyfed.disk import check_regular
 from polyfed.errors import ConfigError, nearest
 from polyfed.report.details import data_details, method_details, model_details, partition_details
 from polyfed.report.tables import data_table, method_summaries, methods_table, models_table, partition_table
@@ -52,6 +54,15 @@ def data(name: str | None) -> None:
         show(data_details(name, console.width))
 
 
+def check_cache() -> None:
+    """Compare every cached data set with its fingerprint, and say which were damaged."""
+    broken = cached.check_cache()
+    for line in broken:
+        say(f"{line}; it was removed, and is decoded again when it is next used")
+    if not broken:
+        say("every cached data set is as it was written")
+
+
 def partition(what: Path | None, overrides: Sequence[str], figure: Path) -> None:
     """Who holds what by a run file: a table and a picture. Without one, or for a kind: what can be set."""
     if what is None:
@@ -72,6 +83,8 @@ def _partition_of(file: Path, overrides: Sequence[str], figure: Path) -> None:
         )
     if not figure.parent.is_dir():
         raise ConfigError(f"--figure {figure}: there is no folder {figure.parent}")
+    if figure.exists():
+        check_regular(figure)
     federation = Simulation(read_config(file, overrides))
     classes = federation.dataset.classes
     counts = federation.partition.class_counts(federation.labels, len(classes))

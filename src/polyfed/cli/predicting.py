@@ -9,7 +9,7 @@ from pathlib import Path
 
 from polyfed import disk
 from polyfed.cli.screen import console
-from polyfed.errors import ConfigError
+from polyfed.errors import ConfigError, visible
 from polyfed.runs import api
 from polyfed.runs.trained import Predictions, form_of, predict
 
@@ -27,7 +27,7 @@ def predict_rows(directory: Path, source: Path, client: str, out: Path | None) -
     found = predict(model, form, source)
     text = as_csv(found)
     if out is None:
-        sys.stdout.write(text)
+        sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
     else:
         disk.replace(out, text.encode())
         console.print(f"wrote {out}", soft_wrap=True, markup=False)
@@ -36,7 +36,7 @@ def predict_rows(directory: Path, source: Path, client: str, out: Path | None) -
         known = "" if of == len(found) else f", the others' classes are not known to {client}"
         line = f"accuracy {100 * right / of:.1f} % ({right} of {of} rows{known})\n"
         # The table alone goes to stdout, where another program may read it.
-        (sys.stderr if out is None else sys.stdout).write(line)
+        (sys.stderr if out is None else sys.stdout).write(visible(line))
 
 
 def as_csv(found: Predictions) -> str:

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, Tex
 from rich.table import Column
 from rich.text import Text
 
+from polyfed.errors import visible
 from polyfed.experiments import Job, JobFailure, Snapshot, run_jobs
 from polyfed.report.fitting import distinct, shortened
 from polyfed.report.tables import amount, percent
@@ -152,7 +153,7 @@ def stopping_after_the_round(run: Run) -> Iterator[None]:
             f"\nfinishing round {run.round + 1}, then saving; Ctrl-C again stops at once"
             f" (then `polyfed resume {run.path}` goes on from the last checkpoint)\n"
         )
-        os.write(STDERR, words.encode())
+        os.write(STDERR, visible(words).encode())
         run.stop()
 
     with stop_signals_call(stop):

@@ -1,24 +1,52 @@
-"""The screen: where the commands print, and where what is logged goes."""
+"""The screen: where the commands print, and where what is logged goes.
+
+Names of classes, clients, columns, files and runs, and reasons of failures, come from anybody. Here is the one place
+that all of it passes: markup of rich is text like any other, and what would steer a terminal is written out.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Iterable
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.logging import RichHandler
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from polyfed.errors import visible
+
 PLAIN_WIDTH = 150  # of tables where the output is not a terminal
+_ESCAPED = re.compile(r"(\\+)(\[[a-zA-Z#/@][^[]*?\])")
 
-console = Console()
+
+class Screen(Console):
+    """A console for text from anybody: it knows no markup and no emoji codes, and shows control characters."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """A text as it is. What was escaped for consoles that know markup is shown as it was before."""
+        plain = _ESCAPED.sub(lambda found: found[1][: len(found[1]) // 2] + found[2], text)
+        return super().render_str(visible(plain), **{**options, "markup": False, "emoji": False})
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """What is printed, in pieces; whatever made them, none that is text steers the terminal."""
+        for piece in super().render(renderable, options):
+            yield piece if piece.control else Segment(visible(piece.text), piece.style)
+
+
+console = Screen()
 if not console.is_terminal:
-    console = Console(width=PLAIN_WIDTH)
+    console = Screen(width=PLAIN_WIDTH)
 
 
-def show(page: Text) -> None:
-    """Print a page whose lines were made to fit."""
-    console.print(page, soft_wrap=True, highlight=False, end="")
+class _Formatter(logging.Formatter):
+    """Lines of the log, which may tell of anything, as they can be printed."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
 
 
 def print_any(table: Table | None) -> None:
@@ -27,8 +55,13 @@ def print_any(table: Table | None) -> None:
         console.print(table)
 
 
+def show(page: Text) -> None:
+    """Print a page whose lines were made to fit."""
+    console.print(page, soft_wrap=True, highlight=False, end="")
+
+
 def say(line: str) -> None:
-    """Print a line as it is: no markup in names from outside, and not cut into pieces."""
+    """Print a line as it is: not cut, not coloured."""
     console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
@@ -37,7 +70,7 @@ def log_to_screen(*, verbose: bool) -> None:
     logging.getLogger("polyfed").setLevel(logging.DEBUG if verbose else logging.WARNING)
     # Downloading and decoding may take minutes before anything else is seen.
     logging.getLogger("polyfed.data").setLevel(logging.DEBUG if verbose else logging.INFO)
-    errors = Console(stderr=True)
+    errors = Screen(stderr=True)
     handler: logging.Handler
     if errors.is_terminal:
         handler = RichHandler(console=errors, show_time=verbose, show_path=False, log_time_format="%X")
@@ -45,4 +78,5 @@ def log_to_screen(*, verbose: bool) -> None:
     else:  # lines that can be searched, not wrapped
         handler = logging.StreamHandler()
         form = "%(asctime)s %(levelname)s %(message)s" if verbose else "%(levelname)s %(message)s"
-    logging.basicConfig(level=logging.WARNING, format=form, handlers=[handler])
+    handler.setFormatter(_Formatter(form))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])

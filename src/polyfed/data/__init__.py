@@ -17,6 +17,7 @@ from polyfed.data.partition import (
 from polyfed.data.public import PublicSettings, make_public
 from polyfed.data.sources import has_split, known_sets, load
 from polyfed.data.splits import split_client, split_sizes
+from polyfed.data.storage import check_cache, verify
 
 __all__ = [
     "PARTITIONS",
@@ -31,6 +32,7 @@ __all__ = [
     "SetFacts",
     "about",
     "augment",
+    "check_cache",
     "has_split",
     "known_sets",
     "load",
@@ -40,5 +42,6 @@ __all__ = [
     "read_new_rows",
     "split_client",
     "split_sizes",
+    "verify",
     "whereabouts",
 ]

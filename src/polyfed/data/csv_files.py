@@ -18,6 +18,7 @@ from polyfed.errors import DataError
 _SEPARATORS = (",", ";", "\t", "|")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _NUMBER = re.compile(r"[+-]?\d+([.,]\d*)?([eE][+-]?\d+)?")
+_LONGEST_LINE = 5_000_000
 _LOOKED_AT = 1000  # rows, to tell whether numbers have a decimal comma
 
 
@@ -70,11 +71,17 @@ def _header(path: Path) -> tuple[str, list[str]]:
     """What separates the columns, and the cells of the first line."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            first = next((line for line in file if line.strip()), "")
+            first = next(
+                (line for line in iter(lambda: file.readline(_LONGEST_LINE), "") if line.strip()), ""
+            )
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text; save it as CSV UTF-8") from error
     if not first:
         raise DataError(f"{path} is empty")
+    if len(first) == _LONGEST_LINE:
+        raise DataError(
+            f"{path}: the first line, which names the columns, is longer than {_LONGEST_LINE:,} letters"
+        )
     outside = re.sub(r'"[^"]*"', "", first)
     separator = max(_SEPARATORS, key=outside.count)  # the first of them, where there is none at all
     return separator, next(_records(path, separator))[1]
@@ -85,8 +92,9 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
     counted = [[str(number) for number in range(first, first + len(names))] for first in (0, 1)]
     if all(map(_NUMBER.fullmatch, names)) and list(names) not in counted:
         raise DataError(f"{path}: line 1 is numbers; the first line must name the columns")
+    places: dict[str, int] = {}
     for place, name in enumerate(names, start=1):
-        first = names.index(name) + 1
+        first = places.setdefault(name, place)
         if first < place and name:
             raise DataError(
                 f"{path}, line 1: columns {first} and {place} are both called '{name}': rename one"

@@ -1,12 +1,18 @@
-"""Encoded images into arrays: one size and one colour mode for all of a set."""
+"""Encoded images into arrays: one size and one colour mode for all of a set.
+
+An image may come from anybody. Only common formats are tried, since Pillow would start other programs for some; its
+size is in its header, and is bounded before anything is decoded. Of an animated image the first frame is taken.
+"""
 
 from __future__ import annotations
 
 import io
 import logging
 import struct
+import warnings
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +20,15 @@ from PIL import Image, UnidentifiedImageError
 
 from polyfed.data.dataset import Array, Mode
 from polyfed.data.storage import new_inputs
+from polyfed.disk import check_regular
 from polyfed.errors import DataError
 
 log = logging.getLogger(__name__)
 
 _GREY = {"1", "L", "LA", "I", "I;16", "F"}
 _REPORT_EVERY = 20_000
+_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF", "PPM")  # Pillow's PPM is PGM as well
+MOST_PIXELS = 50_000_000  # a photograph of 8000×6000; decoding it takes 500 MB, of a WebP 850 MB
 # What Pillow's decoders raise for broken files, besides OSError.
 _DAMAGED = (
     OSError,
@@ -27,9 +36,12 @@ _DAMAGED = (
     ValueError,
     EOFError,
     IndexError,
+    KeyError,
+    TypeError,
+    MemoryError,
+    OverflowError,
     struct.error,
     zlib.error,
-    Image.DecompressionBombError,
 )
 
 
@@ -39,13 +51,37 @@ def open_image(source: bytes | Path, called: str = "an image") -> Image.Image:
     called: what to call it in messages.
     """
     try:
-        return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+        if isinstance(source, Path):
+            check_regular(source)
+        with _quietly():
+            image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=_FORMATS)
     except FileNotFoundError as error:
         raise DataError(f"{called}: there is no such file") from error
     except UnidentifiedImageError as error:
-        raise DataError(f"{called} cannot be read as an image") from error
+        raise DataError(
+            f"{called} cannot be read as an image: PNG, JPEG, BMP, WebP, GIF, TIFF, PPM and PGM can"
+        ) from error
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise _too_large(called) from error
     except _DAMAGED as error:
         raise DataError(f"{called} cannot be read as an image: {_reason(error)}") from error
+    if image.width * image.height > MOST_PIXELS:
+        image.close()
+        raise _too_large(called)
+    return image
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Pillow warns of what it mends in files that are damaged: of nothing that a user could do something about."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
+
+
+def _too_large(called: str) -> DataError:
+    return DataError(f"{called} has more than {MOST_PIXELS:,} pixels, the most that is read: make it smaller")
 
 
 def colour_mode(sources: Iterable[bytes | Path], where: str = "the set") -> Mode:
@@ -63,7 +99,10 @@ def decode_image(
     """An image as H×W×C uint8; `size` (height, width) resizes it."""
     with open_image(source, called) as opened:
         try:
-            image = _to_8_bit(opened).convert(mode)
+            with _quietly():
+                image = _to_8_bit(opened)
+                image.load()
+                image = image if image.mode == mode else image.convert(mode)
         except _DAMAGED as error:
             raise DataError(f"{called} is damaged: {_reason(error)}") from error
     if size is not None and image.size != size[::-1]:
@@ -114,7 +153,8 @@ def _called(source: bytes | Path, row: int, where: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    words = error.strerror if isinstance(error, OSError) else None
+    return words or " ".join(str(error).split()) or type(error).__name__
 
 
 def resize_images(images: Array, mode: Mode, size: tuple[int, int], out: Array) -> None:
@@ -134,5 +174,5 @@ def as_image(pixels: Array) -> Image.Image:
 def _to_8_bit(image: Image.Image) -> Image.Image:
     # Pillow clips 16-bit grey at 255 when it converts; scale it instead.
     if image.mode.startswith("I"):
-        return Image.fromarray((np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8))
+        return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
     return image

@@ -12,8 +12,8 @@ import importlib.util
 import json
 import logging
 import os
+import secrets
 import string
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -186,6 +186,6 @@ def _noted(note: Path) -> list[Path]:
 
 def _write_note(note: Path, paths: Sequence[Path]) -> None:
     note.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=note.parent, delete=False, encoding="utf-8") as file:
-        json.dump([str(path.absolute()) for path in paths], file)
-    Path(file.name).replace(note)
+    beside = note.with_name(f"{note.name}.{secrets.token_hex(8)}")
+    beside.write_text(json.dumps([str(path.absolute()) for path in paths]), encoding="utf-8")
+    beside.replace(note)

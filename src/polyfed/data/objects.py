@@ -46,7 +46,7 @@ def arrays_digest(x: Array, y: Array | None) -> str:
 
 def draft_arrays(x: Array, y: Array | None, name: str, train: DataSet | None) -> Draft:
     """Arrays as a data set: N×F numbers, or N×H×W or N×H×W×C images (uint8, or normalised floats)."""
-    if len(x) == 0:
+    if x.ndim and len(x) == 0:
         raise DataError(f"{name}: there are no rows in it")
     if x.ndim == 3:
         x = x[..., None]
@@ -171,4 +171,4 @@ def _numpy(values: object) -> Array:
 def _bytes(array: Array) -> bytes | memoryview:
     if array.dtype.kind == "O":  # its own bytes are addresses
         return repr(array.tolist()).encode()
-    return np.ascontiguousarray(array).data if array.dtype.kind != "U" else array.tobytes()
+    return np.ascontiguousarray(array).data if array.dtype.kind in "biufc" else array.tobytes()

@@ -31,6 +31,7 @@ Split: TypeAlias = Literal["train", "test"]
 Source: TypeAlias = Any
 _Build: TypeAlias = Callable[[DataSet | None, Path], Draft]  # (the training split, where to write) -> draft
 _FILE_ENDINGS = (".parquet", ".csv", ".npz")
+_SHOWN = 100  # letters of a path that cannot be one
 
 
 def load(
@@ -205,8 +206,17 @@ def _split_path(folder: Path, split: Split) -> Path | None:
 
 
 def _existing(source: str | Path) -> Path:
-    path = Path(source).expanduser()
-    if path.exists():
+    try:
+        path = Path(source).expanduser()
+        there = path.exists()
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # too long; no such user; letters that no name may have
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"'{str(source)[:_SHOWN]}' cannot be the path of a data set: {reason}") from error
+    if there:
         return path
     if isinstance(source, str) and path.name == source and not path.suffix:
         raise DataError(f"there is no data set '{source}': {nearest(source, known_sets(), 'polyfed data')}")

@@ -1,8 +1,13 @@
 """The cache of decoded data sets: folders of .npy arrays, each either complete or absent.
 
 A set is written into a temporary folder and then renamed, so that a process that is killed, or two that
-decode the same set, never leave half of one. `set.json` is written last and lists every array with its
-size; a folder that does not match its list is built again.
+decode the same set, never leave half of one. `set.json` is written last, sealed by a digest of itself, and lists every
+array with its size and time of change; a folder that does not match its list is built again. Where only times differ
+(a copy, or a change), the contents are compared with the fingerprint. What changes without a trace in size or time,
+such as bits on a failing disk, is only found by `check_cache` and where a run is resumed (`verify`): to read gigabytes
+at every start would cost more than it tells.
+
+Files and folders have the permissions that the umask gives, so that several users can share a cache.
 """
 
 from __future__ import annotations
@@ -11,10 +16,10 @@ import hashlib
 import json
 import logging
 import os
+import secrets
 import shutil
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,12 +27,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from polyfed import disk
 from polyfed.data.dataset import Array, DataSet, Ints
 from polyfed.errors import DataError
 
 log = logging.getLogger(__name__)
 
-_VERSION = 2  # part of every key: raise it when the same source would be decoded or kept differently
+_VERSION = 3  # part of every key: raise it when the same source would be decoded or kept differently
+_MAKING = "making-"  # begins the name of a folder that is not finished
+_FINGERPRINTED = ("classes", "column_names", "mean", "std", "features")
 _DAY = 24 * 3600.0
 _CHUNK = 4096  # rows looked at together, so that a set larger than memory passes through
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError)
@@ -135,10 +143,7 @@ def stored_rows(
 def open_stored(folder: Path) -> StoredDataSet:
     """Map a stored set into memory; a DataError when it is broken."""
     try:
-        facts = json.loads((folder / "set.json").read_text(encoding="utf-8"))
-        for name, size in facts["files"].items():
-            if (folder / name).stat().st_size != size:
-                raise DataError(f"the cached data set {folder} is broken: {name} has the wrong size")
+        facts = _read_facts(folder)
         columns = facts["columns"]
         return StoredDataSet(
             name=facts["name"],
@@ -157,6 +162,76 @@ def open_stored(folder: Path) -> StoredDataSet:
         )
     except _UNREADABLE as error:
         raise DataError(f"the cached data set {folder} is broken: {str(error).splitlines()[0]}") from error
+
+
+def _read_facts(folder: Path) -> dict[str, Any]:
+    """What `set.json` says, if the arrays are those that it lists."""
+    facts: dict[str, Any] = json.loads((folder / "set.json").read_text(encoding="utf-8"))
+    if facts.pop("seal") != _seal(facts):
+        raise DataError(f"the cached data set {folder} is broken: set.json was changed")
+    moved = False
+    for name, (size, changed) in facts["files"].items():
+        found = (folder / name).stat()
+        if found.st_size != size:
+            raise DataError(f"the cached data set {folder} is broken: {name} has the wrong size")
+        moved = moved or found.st_mtime_ns != changed
+    if moved:
+        _check_contents(folder, facts)
+        _note_times(folder, facts)
+    return facts
+
+
+def _seal(facts: dict[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _check_contents(folder: Path, facts: dict[str, Any]) -> None:
+    """Raise a DataError unless the arrays are, bit for bit, those that the fingerprint was made of."""
+    digest = _fingerprint(
+        {key: facts[key] for key in _FINGERPRINTED if facts.get(key) or key != "features"},
+        {
+            "inputs": _map(folder / "inputs.npy"),
+            "labels": _map(folder / "labels.npy") if facts["labelled"] else None,
+            **{name: _map(folder / file) for name, file in facts["columns"].items()},
+        },
+    )
+    if digest != facts["fingerprint"]:
+        raise DataError(f"the cached data set {folder} is broken: its contents were changed")
+
+
+def _note_times(folder: Path, facts: dict[str, Any]) -> None:
+    """Keep the times of files whose contents were found to be right, so that they are not read again."""
+    times = {name: [size, (folder / name).stat().st_mtime_ns] for name, (size, _) in facts["files"].items()}
+    noted = facts | {"files": times}
+    try:
+        disk.replace(folder / "set.json", json.dumps(noted | {"seal": _seal(noted)}).encode())
+    except OSError:
+        log.info("%s belongs to somebody else: it is compared again next time", folder)
+
+
+def verify(data: DataSet) -> None:
+    """Compare the contents of a set from the cache with its fingerprint, a second for each gigabyte."""
+    if isinstance(data, StoredDataSet):
+        try:
+            _check_contents(data.folder, _read_facts(data.folder))
+        except DataError as error:
+            check_cache(data.folder.parents[1])  # others may be damaged too, of which this one was drawn
+            raise DataError(f"{error}; it was removed, and the same command decodes it again") from error
+
+
+def check_cache(cache_dir: Path | str | None = None) -> list[str]:
+    """Read every cached set and compare it with its fingerprint; those that are broken, in words, are removed."""
+    broken = []
+    root = cache_root(cache_dir) / "data"
+    for folder in sorted(root.iterdir()) if root.is_dir() else ():
+        if folder.name.startswith(_MAKING):
+            continue
+        try:
+            _check_contents(folder, _read_facts(folder))
+        except (DataError, *_UNREADABLE) as error:
+            broken.append(str(error) if isinstance(error, DataError) else f"{folder} is broken: {error}")
+            _discard(folder)
+    return broken
 
 
 def new_inputs(folder: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
@@ -195,7 +270,7 @@ def _map(path: Path) -> Array:
 def _build(folder: Path, build: Callable[[Path], Draft]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(folder.parent)
-    work = Path(tempfile.mkdtemp(prefix="making-", dir=folder.parent))
+    work = _new_folder(folder.parent)
     try:
         draft = build(work)
         _write(draft, work)
@@ -209,6 +284,13 @@ def _build(folder: Path, build: Callable[[Path], Draft]) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
+def _new_folder(parent: Path) -> Path:
+    """A folder of a name that nobody else has. Python's own temporary folders are closed to other users."""
+    folder = parent / f"{_MAKING}{secrets.token_hex(8)}"
+    folder.mkdir()
+    return folder
+
+
 def _write(draft: Draft, folder: Path) -> None:
     facts = _facts(draft)
     if isinstance(draft.inputs, np.memmap):
@@ -220,10 +302,12 @@ def _write(draft: Draft, folder: Path) -> None:
     facts["columns"] = {name: f"column-{place}.npy" for place, name in enumerate(draft.columns)}
     for name, file in facts["columns"].items():
         np.save(folder / file, draft.columns[name], allow_pickle=False)
-    facts["files"] = {path.name: path.stat().st_size for path in sorted(folder.glob("*.npy"))}
     for path in folder.glob("*.npy"):
         _to_disk(path)
-    (folder / "set.json").write_text(json.dumps(facts), encoding="utf-8")
+    found = {path.name: path.stat() for path in sorted(folder.glob("*.npy"))}
+    facts["files"] = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in found.items()}
+    sealed = facts | {"seal": _seal(facts)}
+    (folder / "set.json").write_text(json.dumps(sealed), encoding="utf-8")
     _to_disk(folder / "set.json")
 
 
@@ -239,22 +323,27 @@ def _facts(draft: Draft) -> dict[str, Any]:
     }
     if draft.features:
         facts["features"] = list(draft.features)
-    digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16)
     arrays = {"inputs": draft.inputs, "labels": draft.labels} | draft.columns
-    for name, array in arrays.items():
-        if array is None:
-            continue
-        digest.update(f"{name}:{array.dtype.str}:{array.shape}".encode())
-        for start in range(0, len(array), _CHUNK):
-            digest.update(np.ascontiguousarray(array[start : start + _CHUNK]).data)
+    fingerprint = _fingerprint(facts, arrays)
     return facts | {
         "name": draft.name,
         "labelled": draft.labels is not None,
         "features": list(draft.features),
         "notes": list(draft.notes),
         "label_column": draft.label_column,
-        "fingerprint": digest.hexdigest(),
+        "fingerprint": fingerprint,
     }
+
+
+def _fingerprint(facts: Mapping[str, Any], arrays: Mapping[str, Array | None]) -> str:
+    digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16)
+    for name, array in arrays.items():
+        if array is None:
+            continue
+        digest.update(f"{name}:{array.dtype.str}:{array.shape}".encode())
+        for start in range(0, len(array), _CHUNK):
+            digest.update(np.ascontiguousarray(array[start : start + _CHUNK]).data)
+    return digest.hexdigest()
 
 
 def normalisation(inputs: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -295,7 +384,7 @@ def _to_disk(path: Path) -> None:
 
 def _discard(folder: Path) -> None:
     """Remove a folder in one step, so that no other process sees half of it."""
-    aside = Path(tempfile.mkdtemp(prefix="making-", dir=folder.parent))
+    aside = _new_folder(folder.parent)
     try:
         folder.rename(aside / "broken")
     except FileNotFoundError:
@@ -305,7 +394,7 @@ def _discard(folder: Path) -> None:
 
 def _remove_leftovers(root: Path) -> None:
     """Remove what killed processes left behind more than a day ago."""
-    for left in root.glob("making-*"):
+    for left in root.glob(f"{_MAKING}*"):
         try:
             old = time.time() - left.stat().st_mtime > _DAY
         except FileNotFoundError:

@@ -20,15 +20,20 @@ from polyfed.data.files import Reading, colour_of
 from polyfed.data.images import decode_all
 from polyfed.data.labels import encode_column, encode_labels, is_whole, missing, row_place, unknown_note
 from polyfed.data.storage import Draft
+from polyfed.disk import check_regular
 from polyfed.errors import DataError, nearest
+from polyfed.machine import memory
 
 _LABEL_NAMES = ("label", "labels", "fine_label", "character", "target", "class", "y")
 _IMAGE_NAMES = ("image", "img")
-_BATCH = 1000
+_BATCH = 200  # rows read at once, where a cell may be of any size
+# What pyarrow raises for broken files, and what follows from arrays that are not as long as they were said to be.
+_DAMAGED = (pa.ArrowException, OSError, ValueError, IndexError, OverflowError, MemoryError)
 _SHOWN = 2  # columns that are told of in a message, of which more would be no clearer
 _DROPPED = 8
 _LISTED = 10
 _CELL = 20  # letters of a cell that are shown
+_PATH = 100
 _ID_ROWS = 10  # fewer whole numbers may well count up by chance
 _ID_NAME = re.compile(r"(?i:(^|[_\W])(id|uuid|guid|nr|no|number|key)$)|[a-z]I[dD]$")
 _PLAIN_NAME = re.compile(r"(?!(?i:yes|no|on|off|true|false|null|y|n)$)[A-Za-z_][\w-]*")
@@ -66,10 +71,11 @@ def read_encoded_images(
 def _as_table(path: Path) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except _DAMAGED as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # no space for what we write
             raise
-        reason = str(error).splitlines()[0].rsplit(": ", 1)[-1]
+        reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]
+        reason = reason.rsplit(": ", 1)[-1]
         raise DataError(f"{path} cannot be read as a table: {reason}") from error
 
 
@@ -82,6 +88,8 @@ class _Table:
         self.where = str(self.path) if len(paths) == 1 else name
         self.reading = reading
         self.is_csv = self.path.suffix.lower() == ".csv"
+        for path in paths:
+            check_regular(path)
         self.table = pyarrow.dataset.dataset(
             read_csv(self.path) if self.is_csv else [str(path) for path in paths],
             format=None if self.is_csv else "parquet",
@@ -92,6 +100,7 @@ class _Table:
         self.count = self.table.count_rows()
         if self.count == 0:
             raise DataError(f"{self.where}: the table has no rows")
+        self._check_fits(8 * self.count)
         if train is None:  # a test split may lack what is left out anyway
             for column in self.reading.drop:
                 self._known(column)
@@ -198,7 +207,7 @@ class _Table:
 
     def _images(self, column: str) -> Iterator[bytes | Path]:
         row = 0
-        for batch in self.table.to_batches(columns=[column], batch_size=_BATCH):
+        for batch in self._batches(column):
             for cell in batch.column(0).to_pylist():
                 encoded, path = (
                     (cell.get("bytes"), cell.get("path")) if isinstance(cell, dict) else (cell, cell)
@@ -206,10 +215,24 @@ class _Table:
                 if isinstance(encoded, bytes):
                     yield encoded
                 elif isinstance(path, str):
-                    yield self.path.parent / path
+                    yield self._beside(path, column, row)
                 else:
                     raise DataError(f"{self.where}: column '{column}' has no image in {self._place(row)}")
                 row += 1
+
+    def _beside(self, path: str, column: str, row: int) -> Path:
+        """The file that a table names: inside the table's folder, wherever links lead."""
+        folder = self.path.parent
+        try:
+            inside = (folder / path).resolve().is_relative_to(folder.resolve())
+        except (OSError, RuntimeError, ValueError):  # links in a circle; letters that no name may have
+            inside = False
+        if not inside or Path(path).is_absolute():
+            raise DataError(
+                f"{self.where}: column '{column}' names '{path:.{_PATH}}' in {self._place(row)}, which is not inside "
+                "the table's folder: put images there, and give their paths from there"
+            )
+        return folder / path
 
     # -- columns of numbers ----------------------------------------------------------------------------------
 
@@ -250,6 +273,7 @@ class _Table:
 
     def _features(self, names: Sequence[str]) -> tuple[Array, tuple[str, ...]]:
         """The columns as float32, rows × columns, and a line for each that looks odd."""
+        self._check_fits(4 * self.count * len(names))
         inputs = np.empty((self.count, len(names)), dtype=np.float32)
         notes = []
         for place, name in enumerate(names):
@@ -295,10 +319,32 @@ class _Table:
         return values.cast(pa.float64(), safe=False).to_numpy()  # type: ignore[no-any-return]
 
     def _values(self, column: str) -> Array:
-        values = self.table.to_table(columns=[column]).column(0)
+        values = self._column(column)
         if pa.types.is_dictionary(values.type):
             values = values.cast(values.type.value_type)
         return values.to_numpy()  # type: ignore[no-any-return]
+
+    def _column(self, column: str) -> Any:
+        """A column, whole. A few bytes of a parquet file can stand for the same long text in a million rows."""
+        if self.is_csv or not _is_text(self.table.schema.field(column).type):
+            return self.table.to_table(columns=[column]).column(0)
+        batches, size = [], 0
+        for batch in self._batches(column):
+            batches.append(batch)
+            size += batch.nbytes
+            self._check_fits(size)
+        return pa.Table.from_batches(batches).column(0)
+
+    def _batches(self, column: str) -> Iterator[Any]:
+        yield from self.table.to_batches(
+            columns=[column], batch_size=_BATCH, batch_readahead=2, fragment_readahead=1
+        )
+
+    def _check_fits(self, size: int) -> None:
+        if size > memory() // 2:
+            raise DataError(
+                f"{self.where}: {self.count:,} rows take {size / 1e9:.1f} GB or more, over half of the memory here"
+            )
 
     def _class_words(self, column: str) -> tuple[str, ...]:
         """The class words that the hub's files carry in their schema."""

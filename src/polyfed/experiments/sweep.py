@@ -116,6 +116,7 @@ class SweepPlan:
         file = self.path / DEFINITION
         if file.exists():
             try:
+                disk.check_regular(file)
                 there = flatten(json.loads(file.read_text()))
             except (ValueError, AttributeError):
                 raise ConfigError(f"{file} was truncated or edited: choose another --out") from None

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from polyfed import disk
-from polyfed.errors import ConfigError
+from polyfed.errors import ConfigError, visible
 from polyfed.report.fitting import distinct
 
 INK, GRID = "#333333", "#e6e6e6"
@@ -42,8 +42,8 @@ def over_rounds(axes: Axes) -> None:
 
 
 def plain(name: str) -> str:
-    """A name from outside as matplotlib shows it unchanged: no formula, not left out of a legend."""
-    text = " ".join(name.replace("$", r"\$").split())
+    """A name from outside as matplotlib shows it: no formula, no control characters, not left out of a legend."""
+    text = visible(" ".join(name.replace("$", r"\$").split()))
     return f" {text}" if text.startswith("_") else text
 
 

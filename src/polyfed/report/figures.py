@@ -12,6 +12,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from polyfed.report.drawing import plain
+
 _MOST_CLIENTS = 100
 _MOST_X_TICKS = 25
 _MOST_Y_TICKS = 40
@@ -72,7 +74,7 @@ def bubble_chart(
     axes.set_ylabel("class", fontsize=9, color=_INK)
     if title:
         figure.suptitle(
-            title, x=left / width, y=1 - 0.12 / height, ha="left", va="top", fontsize=10, color=_INK
+            plain(title), x=left / width, y=1 - 0.12 / height, ha="left", va="top", fontsize=10, color=_INK
         )
     _size_key(figure, largest, widest, ((left + wide + 0.12) / width, (bottom + high) / height))
 
@@ -107,7 +109,7 @@ def _ticks(number: int, most: int) -> list[int]:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 18 else f"{name[:17]}…"
+    return plain(name if len(name) <= 18 else f"{name[:17]}…")
 
 
 def _size_key(figure: Figure, largest: int, widest: float, corner: tuple[float, float]) -> None:

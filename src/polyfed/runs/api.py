@@ -14,6 +14,7 @@ from torch import nn
 
 from polyfed import learn
 from polyfed import models as known_models
+from polyfed.disk import check_regular
 from polyfed.engines import AUTO, make_engine
 from polyfed.errors import CheckpointError, ClientFailure, ConfigError, nearest
 from polyfed.federation.message import METADATA_KEY
@@ -170,6 +171,7 @@ def reopen(
     given = by_name(models)
     _check_given_again(checked.models, given or {})
     federation = Simulation(checked, data, given)
+    federation.verify_data()
     ready = make_engine(engine, workers, checked.timeout)
     return SimulatedRun(federation, ready, RunDirectory(folder, new=False))
 
@@ -187,6 +189,7 @@ def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None
     file = folder / "models" / f"{known_models.file_name(name)}.safetensors"
     if not file.exists():
         file = _shared_model(folder, name)
+    check_regular(file)
     with safetensors.safe_open(file, framework="pt") as content:
         facts = json.loads(content.metadata()[METADATA_KEY])
     model = _made_again(facts) if make is None else make()

@@ -29,7 +29,7 @@ import yaml
 
 from polyfed import disk
 from polyfed.disk import SavedState, digest
-from polyfed.errors import CheckpointError, MessageError, RunError
+from polyfed.errors import CheckpointError, ConfigError, MessageError, RunError
 from polyfed.federation import shelf
 from polyfed.federation.message import decode, encode
 
@@ -93,6 +93,8 @@ class RunDirectory:
                 (path / part).mkdir(parents=True, exist_ok=True)
         else:
             read_manifest(path)  # first of all: what is not a run is left as it is, without a lock
+            for part in ("states", "models"):
+                _check_plain(path / part)
         self._lock = disk.lock(path)
         # Only now: up to here another process may have written.
         self.manifest: dict[str, Any] = {} if new else read_manifest(path)
@@ -245,7 +247,8 @@ class RunDirectory:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """A run's manifest, checked against its own digest."""
+    """A run's manifest, checked against its own digest. Nothing beside it leads out of the run directory."""
+    _check_plain(path)
     try:
         manifest = json.loads((path / "manifest.json").read_text())
         seal = manifest.pop("digest")
@@ -260,6 +263,18 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"{path} was written by another version of polyfed (format {manifest['format']})"
         )
     return dict(manifest)
+
+
+def _check_plain(folder: Path) -> None:
+    """Refuse links, pipes and the like in a run directory: what is written there must not land elsewhere, or wait."""
+    try:
+        disk.check_plain_folder(folder)
+    except FileNotFoundError:
+        return  # said by who needs what is there
+    except NotADirectoryError:
+        raise CheckpointError(f"{folder} is a file, not a folder") from None
+    except OSError as error:
+        raise CheckpointError(f"{error.filename or folder}: {error.strerror}") from None
 
 
 def _taken(path: Path) -> str:
@@ -336,7 +351,13 @@ def disk_trouble(error: OSError, path: Path) -> RunError:
 
 
 def _as_yaml(content: Mapping[str, Any]) -> bytes:
-    return yaml.safe_dump(dict(content), sort_keys=False).encode()
+    data: bytes = yaml.safe_dump(dict(content), sort_keys=False).encode()
+    if len(data) > disk.MOST_YAML_BYTES:
+        raise ConfigError(
+            f"the config takes {len(data) / 1e6:.1f} MB, more than the {disk.MOST_YAML_BYTES / 1e6:g} MB that are read:"
+            " name fewer clients one by one"
+        )
+    return data
 
 
 def _seal(manifest: Mapping[str, Any]) -> str:

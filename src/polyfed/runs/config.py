@@ -13,7 +13,7 @@ from yaml import YAMLError
 
 import polyfed.methods  # noqa: F401  (registers them)
 from polyfed.data import Dirichlet, Natural, PartitionSettings, PublicSettings, Rotated
-from polyfed.disk import KeyGivenTwice, parse_yaml, read_yaml
+from polyfed.disk import UnfitYaml, parse_yaml, read_yaml
 from polyfed.errors import ConfigError
 from polyfed.federation.method import Method, MethodSettings, find
 from polyfed.federation.wire import WireSettings
@@ -24,6 +24,7 @@ from polyfed.runs.keys import outer_first, parse_assignment, set_key
 from polyfed.schema import SECTION, OneOrMore, as_list, explain
 
 DEFAULT_CLIENTS = 8
+LONGEST_TIMEOUT = 1e6  # seconds, twelve days; the system's clocks overflow far above
 STACK_MOST = 10  # more clients in one stack measured no faster
 RUN_NAME = re.compile(r"[\w-][\w.-]*")
 CLIENT_NAME = re.compile(
@@ -243,7 +244,7 @@ class RunConfig(Section):
     evaluate: Evaluation = Evaluation()
     wire: WireSettings = WireSettings()
     """How what travels is packed, by direction and kind: {up: {logits: half}, down: {logits: half}}."""
-    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    timeout: Annotated[float, Field(gt=0, le=LONGEST_TIMEOUT)] | None = None
     """Seconds a client may take for one step before it is left out of the round."""
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 30.0
     """Seconds between checkpoints (0: after every round); more where saving would take over a twentieth of the time."""
@@ -350,14 +351,14 @@ def _read_override(override: str) -> tuple[str, Any]:
         raise ConfigError(f"--set {override}: the value is missing; write null for none")
     try:
         return key, _read_value(text)
-    except KeyGivenTwice as error:
+    except UnfitYaml as error:
         raise ConfigError(f"--set {override}: {error}") from None
 
 
 def _read_value(text: str) -> Any:
     try:
         value = parse_yaml(text)
-    except KeyGivenTwice:
+    except UnfitYaml:
         raise
     except YAMLError:
         return text

@@ -409,4 +409,5 @@ class Run:
         metadata = {METADATA_KEY: json.dumps(facts)}
         path = self.path / "models" / f"{models.file_name(name)}.safetensors"
         tensors = {key: tensor.contiguous() for key, tensor in weights.items()}
-        safetensors.torch.save_file(tensors, path, metadata)
+        # Not by save_file, whose files are closed to everybody but their owner, whatever the umask says.
+        path.write_bytes(safetensors.torch.save(tensors, metadata))

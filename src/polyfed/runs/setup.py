@@ -10,7 +10,7 @@ import numpy as np
 from torch import nn
 
 from polyfed import models as known_models
-from polyfed.data import InputForm, Rows
+from polyfed.data import InputForm, Rows, verify
 from polyfed.errors import ConfigError, MethodError
 from polyfed.federation.method import Method, Need
 from polyfed.federation.nodes import Assistant, Client, Holdings, ScratchModels, Server
@@ -148,6 +148,12 @@ class Simulation:
     @property
     def fingerprint(self) -> str:
         return self.dataset.fingerprint
+
+    def verify_data(self) -> None:
+        """Compare what was decoded before with its fingerprints: a run that is resumed must go on with the same."""
+        public = [] if self.public is None else [self.public.dataset]
+        for dataset in (self.dataset, self.whole_test.dataset, *public):
+            verify(dataset)
 
     @property
     def description(self) -> dict[str, Any]:

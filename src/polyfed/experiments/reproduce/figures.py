@@ -52,6 +52,10 @@ class FeaturesPanel:
     points: npt.NDArray[Any]  # rows × 2
 
 
+_no_formulas = mpl.rc_context({"text.parse_math": False})  # in names from papers' files and data sets
+
+
+@_no_formulas
 def draw_table(measured: MeasuredTable, path: Path) -> Path | None:
     """The measured values with their spread over seeds beside the paper's: one panel per column, one line per row.
 
@@ -169,6 +173,7 @@ def _draw_mean(
     )
 
 
+@_no_formulas
 def draw_curves(panels: Sequence[CurvesPanel], title: str, quantity: str, path: Path) -> Path:
     """Means over the rounds with a band of their spread over seeds; a single value is a dotted line."""
     across = min(len(panels), MOST_ACROSS)
@@ -188,6 +193,7 @@ def draw_curves(panels: Sequence[CurvesPanel], title: str, quantity: str, path: 
     return path
 
 
+@_no_formulas
 def draw_lines(panels: Sequence[CurvesPanel], title: str, along: str, path: Path) -> Path:
     """As `draw_curves`, with panels that share nothing but the quantity along x."""
     figure = _figure((0.3 + 3.6 * max(len(panels), 2), 3.0))
@@ -202,6 +208,7 @@ def draw_lines(panels: Sequence[CurvesPanel], title: str, along: str, path: Path
     return path
 
 
+@_no_formulas
 def draw_features(
     panels: Sequence[FeaturesPanel], labels: npt.NDArray[Any], classes: Sequence[str], title: str, path: Path
 ) -> Path:

@@ -9,7 +9,6 @@ from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -30,14 +29,13 @@ def papers_table(papers: Sequence[Paper]) -> Table:
         number = name in ("runs per seed", "claims")
         table.add_column(name, justify="right" if number else "left", no_wrap=name == "what")
     for paper in papers:
-        table.add_row(
-            f"[bold]{paper.id}[/bold]", f"[bold]{escape(paper.title)}[/bold] ({escape(paper.cite)})"
-        )
+        title = Text.assemble((paper.title, "bold"), f" ({paper.cite})")
+        table.add_row(Text(paper.id, style="bold"), title)
         for key, item in [*paper.tables.items(), *paper.figures.items()]:
             claims = len(item.claims) if isinstance(item, PaperTable) else 0
             table.add_row(
                 f"{paper.id}/{key}",
-                escape(item.title),
+                Text(item.title),
                 str(len(_runs(paper, key, item)) or MISSING),
                 str(claims or MISSING),
                 ", ".join(paper.scales_of(item)),
@@ -90,7 +88,7 @@ def plan_tables(plan: ReproductionPlan) -> Group:
         sets.add_column(name, overflow="fold")
     for name, content in settings_of(plan).items():
         said = ", ".join(f"{key}={_value(value)}" for key, value in content.items())
-        sets.add_row(name, escape(said or MISSING))
+        sets.add_row(name, Text(said or MISSING))
     runs = Table(box=box.SIMPLE_HEAD)
     runs.add_column("run")
     for column in dict.fromkeys(setting for found in states.values() for setting in found):

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -117,13 +116,19 @@ def _table(measured: MeasuredTable, part: Sequence[TableColumn], cells: Cells) -
             title = f"{measured.paper.short_name(column)}\n{gap}{cells[column.key][0][0]}"
             if measured.table.groups:
                 title = f"{column.group if place == len(group) // 2 else ''}\n{title}"
-            table.add_column(escape(title), justify="right", no_wrap=True)
+            table.add_column(Text(title), justify="right", no_wrap=True)
     for place, row in enumerate(measured.rows, start=1):
         pairs = [cells[column.key][place] for column in part]
         second = any(lower.strip() for _, lower in pairs)
-        name = escape(row.name) + (f"\n[dim]{SECOND}[/dim]" if second else "")
-        table.add_row(name, *(f"{upper}\n[dim]{lower}[/dim]" if second else upper for upper, lower in pairs))
+        lines = (
+            [(row.name, SECOND), *pairs] if second else [(row.name, ""), *((upper, "") for upper, _ in pairs)]
+        )
+        table.add_row(*(_two_lines(upper, lower) for upper, lower in lines))
     return table
+
+
+def _two_lines(upper: str, lower: str) -> Text:
+    return Text.assemble(upper, "\n" if lower else "", (lower, "dim"))
 
 
 def _cells(measured: MeasuredTable, column: TableColumn) -> list[tuple[str, str]]:
