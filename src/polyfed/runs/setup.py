@@ -124,7 +124,7 @@ class Simulation:
 
     @property
     def fingerprint(self) -> str:
-        return self.dataset.fingerprint
+        return self.data.fingerprint
 
     @property
     def description(self) -> dict[str, Any]:
