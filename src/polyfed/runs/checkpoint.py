@@ -119,7 +119,10 @@ class RunDirectory:
         self._states = self.folder.folder(STATES)
         if new:
             _check_free(path)
-            self.folder.make()
+            try:
+                self.folder.make()
+            except OSError as error:
+                raise CheckpointError(f"cannot make {path}: {error.strerror}; choose another --out") from None
         else:
             read_manifest(path)  # first of all: what is not a run is left as it is, without a lock
         self._lock = disk.lock(path)

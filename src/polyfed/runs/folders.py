@@ -13,7 +13,7 @@ from polyfed.disk import Folder
 from polyfed.errors import CheckpointError, ConfigError
 from polyfed.runs.config import RunConfig, read_config
 from polyfed.runs.keys import flatten
-from polyfed.runs.manifest import MANIFEST, RunFiles, read_manifest
+from polyfed.runs.manifest import CLIENTS, MANIFEST, RunFiles, read_manifest
 from polyfed.runs.remains import first_strange, is_unused, remove_all, was_killed_before_a_checkpoint
 
 State = Literal["new", "begun", "finished"]
@@ -70,19 +70,29 @@ def delete_run(path: Path) -> None:
     if is_unused(path):
         return
     begun = os.path.lexists(path / MANIFEST)
+    models: set[str] | None = None
     if begun:
-        read_manifest(path)
+        models = _known_models(RunFiles(path, read_manifest(path)))
     elif not was_killed_before_a_checkpoint(path):
         raise ConfigError(f"{path} is not empty: choose another --out")
     with disk.lock(path):
         folder = Folder(path)
-        strange = first_strange(folder) if begun or was_killed_before_a_checkpoint(path) else path
+        strange = first_strange(folder, models) if begun or was_killed_before_a_checkpoint(path) else path
         if strange is not None:
             raise ConfigError(
                 f"{strange} is no part of a run, and would be deleted too: choose another --out"
             )
         # The manifest and the lock go last: should this process be killed here, it is still known to be a run.
         remove_all(folder, last=(MANIFEST, disk.LOCK))
+
+
+def _known_models(files: RunFiles) -> set[str] | None:
+    """The files that a run wrote into `models/`; None where that cannot be known."""
+    try:
+        known = files.clients()["files"]
+    except (CheckpointError, KeyError):  # not finished, or of an older polyfed, or damaged
+        return None
+    return {*known, CLIENTS}
 
 
 def first_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:

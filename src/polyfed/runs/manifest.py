@@ -16,6 +16,7 @@ from typing import Any
 
 from polyfed.disk import Folder, digest
 from polyfed.errors import CheckpointError
+from polyfed.runs.summaries import is_summary
 
 FORMAT = 2
 MANIFEST = "manifest.json"
@@ -166,7 +167,11 @@ class RunFiles:
     def summary(self) -> dict[str, Any]:
         """The result of a finished run."""
         data = self._read(self.folder, SUMMARY)
-        return self._json(self.path / SUMMARY, data, self._of_result(SUMMARY), self._again(SUMMARY))
+        expected = self._of_result(SUMMARY)
+        content = self._json(self.path / SUMMARY, data, expected, self._again())
+        if expected is None and not is_summary(content):
+            raise CheckpointError(_edited(self.path / SUMMARY, self._again()))
+        return content
 
     def clients(self) -> dict[str, Any]:
         """What `models/clients.json` says: who has which architecture; the digests of the models, if it is not old."""
@@ -208,8 +213,8 @@ class RunFiles:
         found = (self.manifest.get(RESULT) or {}).get(name)
         return None if found is None else str(found)
 
-    def _again(self, name: str = SUMMARY) -> str:
-        return f"remove {self.path / name}, then `polyfed resume {self.path}` writes it again"
+    def _again(self) -> str:
+        return f"remove {self.path / SUMMARY}, then `polyfed resume {self.path}` writes it again"
 
     def _json(self, file: Path, data: bytes, expected: str | None, remedy: str) -> dict[str, Any]:
         try:

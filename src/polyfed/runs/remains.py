@@ -6,6 +6,7 @@ No link is followed, and what is not of its kind (a link, a folder in place of a
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from pathlib import Path
 
 from polyfed.disk import LOCK, Folder
@@ -56,14 +57,19 @@ def check_kinds(folder: Folder) -> None:
             folder.has(name)
 
 
-def first_strange(folder: Folder) -> Path | None:
-    """The first thing in a folder that no run writes, or that is not of its kind; None if all is of a run."""
+def first_strange(folder: Folder, models: Container[str] | None = None) -> Path | None:
+    """The first thing in a folder that no run writes, or that is not of its kind; None if all is of a run.
+
+    models: the files in `models/`, where it is known which this run wrote.
+    """
     for name in folder.names():
         try:
             if name in FOLDERS:
                 inside = folder.folder(name)
                 for each in inside.names() if name != SCRATCH else ():
                     ours = is_a_state(each) if name == STATES else is_a_model(each)
+                    if name == MODELS and models is not None:
+                        ours = each.removesuffix(".tmp") in models
                     if not ours or not inside.has(each):
                         return inside.path / each
                 inside.check()

@@ -14,7 +14,7 @@ import torch
 
 from polyfed import learn, models
 from polyfed.disk import digest
-from polyfed.errors import CheckpointError, RunError, StepFailed, WorkerLost
+from polyfed.errors import CheckpointError, RunError, StepFailed, WorkerLost, describe
 from polyfed.federation.engine import Engine, Failure
 from polyfed.federation.fleet import EngineFleet
 from polyfed.federation.ledger import Ledger
@@ -312,13 +312,18 @@ class Run:
                 f"the data are not those that {self.path} began with ({others}): it cannot be resumed with others"
             )
         self._reset()
-        self.server.restore(state)
-        self.server.shelf.restore(self.directory.shelf_files())
-        for line in self.directory.ledger.lines():
-            self.ledger.replay(line)
-        self.last = None
-        for line in self.directory.history.lines():
-            self.last = line
+        try:
+            self.server.restore(state)
+            self.server.shelf.restore(self.directory.shelf_files())
+            for line in self.directory.ledger.lines():
+                self.ledger.replay(line)
+            self.last = None
+            for line in self.directory.history.lines():
+                self.last = line
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise CheckpointError(
+                f"{self.path} was edited: what it says of its last checkpoint is no such thing ({describe(error)})"
+            ) from error
         self.round = manifest["round"]
         self.prepared = manifest["prepared"]
         self.seconds = manifest["seconds"]
