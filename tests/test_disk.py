@@ -185,7 +185,8 @@ def test_a_lock_that_was_deleted_by_another_process_keeps_nobody_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Deleted between opening and locking it: the lock is that of the new file."""
-    flock, seen = fcntl.flock, []
+    flock = fcntl.flock
+    seen: list[Any] = []
 
     def late(file: Any, how: int) -> None:
         if not seen:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def test_killed_before_any_file_operation_of_its_start_a_run_is_started_again_by
     for step in range(1, 200):
         folder = tmp_path / f"at-{step}"
         path = folder / "run"
-        assert killed(folder, step, lambda path=path: polyfed.run(CONFIG, out=path, workers=1))
+        assert killed(folder, step, partial(polyfed.run, CONFIG, out=path, workers=1))
         if (path / "manifest.json").exists():
             break
         starts += 1
@@ -91,7 +92,7 @@ def test_killed_before_any_file_operation_of_its_start_a_run_is_started_again_by
         if path.exists():
             shutil.copytree(path, again)
         # Killed a second time, while what is left is cleared, and only then let go on.
-        killed(folder, 3, lambda path=path: polyfed.run(CONFIG, out=path, workers=1))
+        killed(folder, 3, partial(polyfed.run, CONFIG, out=path, workers=1))
         for each in (path, again):
             polyfed.run(CONFIG, out=each, workers=1)
             assert everything(each) == whole, step
@@ -144,7 +145,7 @@ def test_killed_before_any_file_operation_of_its_end_a_run_is_concluded_by_resum
     in_between = 0
     for step in range(1, 200):
         path = shutil.copytree(begun, tmp_path / f"at-{step}")
-        if not killed(path, step, lambda path=path: polyfed.resume(path, workers=1)):
+        if not killed(path, step, partial(polyfed.resume, path, workers=1)):
             break
         in_between += (path / "summary.json").exists() and not is_finished(path)
         if not is_finished(path):

@@ -173,9 +173,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _no_waiting() -> Iterator[None]:
     """Whoever opens a named pipe waits for ever: this ends it."""
-    signal.alarm(60)
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError("a named pipe was waited for")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(100)
     yield
     signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 def tree(folder: Path) -> dict[str, Any]:
@@ -187,7 +193,7 @@ def tree(folder: Path) -> dict[str, Any]:
     return found
 
 
-def attempt(act: Callable[[Path], None], path: Path) -> None:
+def attempt(act: Callable[[Path], object], path: Path) -> None:
     """Do it; it succeeds, or is refused in one line."""
     try:
         act(path)
@@ -229,6 +235,10 @@ OUTSIDE = ["../precious.safetensors", "../../precious.safetensors", "..", ".", "
 @pytest.mark.parametrize("name", OUTSIDE, ids=repr)
 def test_names_of_models_lead_nowhere(runs: Path, tmp_path: Path, name: Any) -> None:
     path = shutil.copytree(runs / "finished", tmp_path / "run")
+
+    def load_that(path: Path) -> object:
+        return polyfed.load_model(path, str(stem))
+
     for folder in (tmp_path, path):
         shutil.copy(path / "models" / "client-0.safetensors", folder / "precious.safetensors")
     stem = name.removesuffix(".safetensors") if isinstance(name, str) else name
@@ -240,7 +250,8 @@ def test_names_of_models_lead_nowhere(runs: Path, tmp_path: Path, name: Any) -> 
         "models/clients.json": digest((path / "models" / "clients.json").read_bytes()),
     }
     reseal(path, result=result)
-    for act in (load, lambda path: polyfed.load_model(path, str(stem)), extend, overwrite):
+    acts: tuple[Callable[[Path], object], ...] = (load, load_that, extend, overwrite)
+    for act in acts:
         attempt(act, path)
         assert (tmp_path / "precious.safetensors").exists()
     with pytest.raises(UserError):
