@@ -26,7 +26,9 @@ class RunRecord:
 
     def verify(self) -> None:
         """Read all that a record can be asked for, so that damage is noticed now."""
-        _ = self.config, self.summary, self.ledger, self.failed_steps, self.client_names
+        _ = self.config, self.summary, self.client_names
+        for name in (HISTORY, LEDGER):
+            self._files.log(name)
 
     @property
     def _files(self) -> RunFiles:

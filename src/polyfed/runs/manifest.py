@@ -187,15 +187,19 @@ class RunFiles:
             raise CheckpointError(_edited(self.path / MODELS / name, self._again()))
         return data
 
-    def lines(self, name: str) -> Iterator[dict[str, Any]]:
-        """The lines of the history or ledger; those of a run at work that are not committed yet are among them."""
+    def log(self, name: str) -> bytes:
+        """The history or ledger; what a run at work has not committed yet is at its end."""
         data = self._read(self.folder, name)
         length, expected = self.manifest[name.removesuffix(".jsonl")]
         if digest(data[:length]) != expected or (self.finished and len(data) > length):
             remedy = "put it back as it was, or run it again"
             raise CheckpointError(_edited(self.path / name, remedy))
+        return data
+
+    def lines(self, name: str) -> Iterator[dict[str, Any]]:
+        """The lines of the history or ledger."""
         try:
-            yield from _whole_lines(data)
+            yield from _whole_lines(self.log(name))
         except NOT_JSON:  # of lines that are not committed: one whose text is not whole
             raise CheckpointError(_edited(self.path / name, "run it again")) from None
 
