@@ -1,34 +1,26 @@
-"""Files: writes that reach the disk, digests that tell whether one was changed, locks, and YAML.
+"""Files: writes that reach the disk, digests that tell whether one was changed, folders from anybody, locks.
 
-What is read may come from anybody. Only regular files are opened (a named pipe would be waited for until somebody
-writes into it), and YAML is bounded: in bytes before it is parsed, in values while it is. So no file takes long.
+What is read may come from anybody. Only regular files are opened: a named pipe would be waited for until somebody
+writes into it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
 import os
-import re
+import shutil
 import stat
 import weakref
 from dataclasses import dataclass
-from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, cast
 
-import yaml
-
-from polyfed.errors import CheckpointError, ConfigError
+from polyfed.errors import CheckpointError
 
 LOCK = ".lock"
-YAML = "tag:yaml.org,2002:"
-MERGE = f"{YAML}merge"  # the key << of YAML, which takes the keys of another map
-MOST_YAML_BYTES = 1_000_000  # the largest file that comes with polyfed has 47,000
-MOST_YAML_VALUES = 100_000  # read in six seconds; an alias counts as all that it stands for
-DEEPEST_YAML = 50
-LONGEST_NUMBER = 100
 
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -36,10 +28,6 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-_INT = re.compile(r"[-+]?(0|[1-9][0-9_]*)")
-_FLOAT = re.compile(
-    r"[-+]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan", re.IGNORECASE
-)
 
 
 @dataclass(frozen=True)
@@ -64,30 +52,36 @@ def check_regular(path: Path) -> None:
         raise OSError(errno.EINVAL, words, str(path))
 
 
-def check_plain_folder(folder: Path) -> None:
-    """Raise an `OSError` in words if anything in a folder is neither a file nor a folder: a link may lead anywhere."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_symlink():
-                raise OSError(errno.EINVAL, "it is a link: put the file or folder itself there", entry.path)
-            if not (entry.is_file() or entry.is_dir()):
-                check_regular(Path(entry.path))
-
-
 def write_through(path: Path, data: bytes) -> None:
-    """Write a file and wait until it is on the disk."""
-    with path.open("wb") as file:
+    """Write a new file and wait until it is on the disk. A file or link that is there is removed, not written into."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except FileExistsError:
+        path.unlink()
+        descriptor = os.open(path, flags, 0o666)
+    with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Replace a file in one move: whoever looks sees the old one or the new one, whole."""
+    """Replace a file in one move: whoever looks sees the old one or the new one, whole; so does a power cut."""
     beside = path.with_name(f"{path.name}.tmp")
-    beside.unlink(missing_ok=True)  # a link of that name would be written through, a pipe waited for
     write_through(beside, data)
     beside.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in a folder are on the disk: a file's own content is not enough for it to be found again."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems refuse, and need none
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def digest(data: bytes) -> str:
@@ -95,20 +89,158 @@ def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-_locks: weakref.WeakSet[TextIO] = weakref.WeakSet()
+# -- folders from others ---------------------------------------------------------------------------------------
 
 
-def lock(folder: Path) -> TextIO:
+def read_file(path: Path) -> bytes:
+    """The content of a regular file. A link is not followed, and no named pipe is waited for."""
+    with _open(path, os.O_RDONLY, "rb") as file:
+        return file.read()
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder that may come from anybody: nothing in it is read, written or deleted through a link.
+
+    Names are those of files and folders directly inside. What is not of its kind (a link, a pipe, a folder in place of
+    a file) is refused with a `CheckpointError`; a name that would lead outside is, too.
+
+    path: where it is. This may be a link itself, such as `latest`, unless the folder is a part of another.
+    """
+
+    path: Path
+    part_of: Folder | None = None
+
+    def file(self, name: str) -> Path:
+        """The path of a file in here, for messages, and for those who open it by `read_file`."""
+        self.check()
+        return self.path / plain_name(name, self.path)
+
+    def folder(self, name: str) -> Folder:
+        """A folder in here, which may be there or not."""
+        return Folder(self.path / plain_name(name, self.path), self)
+
+    def check(self) -> None:
+        """Refuse a part of a folder that is there and is no folder of its own."""
+        if self.part_of is not None:
+            self.part_of.check()
+            _check_kind(self.path, stat.S_IFDIR)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file of this name. A `CheckpointError` if there is something else."""
+        return _check_kind(self.file(name), stat.S_IFREG)
+
+    def names(self) -> list[str]:
+        """What is in here, in the order of the names; nothing if the folder is not there."""
+        self.check()
+        return sorted(each.name for each in self.path.iterdir()) if self.path.exists() else []
+
+    def make(self) -> None:
+        """Make the folder, and those above it, if they are not there."""
+        self.check()
+        above = self.path.parent
+        if not self.path.exists():
+            if not above.exists():
+                Folder(above).make()
+            self.path.mkdir(exist_ok=True)
+            sync_folder(above)
+
+    def read(self, name: str) -> bytes:
+        return read_file(self.file(name))
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file and wait until it is on the disk; its name is there only after `sync_folder`."""
+        self.has(name)
+        write_through(self.path / name, data)
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Replace a file in one move."""
+        self.has(name)
+        replace(self.path / name, data)
+
+    def append(self, name: str) -> BinaryIO:
+        """A file to be written at its end. One that has another name elsewhere becomes a copy of its own first."""
+        path = self.file(name)
+        if self.has(name) and path.lstat().st_nlink > 1:
+            replace(path, read_file(path))
+        return _open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, "ab")
+
+    def remove(self, name: str) -> None:
+        """Delete a file, if it is there."""
+        if self.has(name):
+            (self.path / name).unlink(missing_ok=True)
+
+    def remove_folder(self, name: str) -> None:
+        """Delete a folder with all that is in it, if it is there; what links in it lead to stays."""
+        folder = self.folder(name)
+        folder.check()
+        if folder.path.exists():
+            shutil.rmtree(folder.path)
+
+
+def plain_name(name: Any, folder: Path) -> str:
+    """The name, if it is one of a file directly inside of a folder."""
+    if not isinstance(name, str) or name in {"", ".", ".."} or set(name) & set("/\\\0"):
+        raise CheckpointError(f"{folder} was edited: {name!r:.100} is not the name of a file inside")
+    return name
+
+
+_KINDS_OF_FILES = {
+    stat.S_IFREG: "a file",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFLNK: "a link",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def _check_kind(path: Path, expected: int) -> bool:
+    """Whether something is there, if it is of this kind; else a `CheckpointError`."""
+    try:
+        kind = stat.S_IFMT(path.lstat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
+    if kind != expected:
+        found, wanted = (_KINDS_OF_FILES.get(each, "a device") for each in (kind, expected))
+        raise CheckpointError(f"{path} is {found}, not {wanted}, and is left alone: remove it")
+    return True
+
+
+def _open(path: Path, flags: int, mode: str) -> BinaryIO:
+    """Open a regular file that is not reached by a link in its last part, whatever happens at the same time."""
+    _check_kind(path, stat.S_IFREG)
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    file = cast("BinaryIO", os.fdopen(descriptor, mode))
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise CheckpointError(f"{path} is not a file")
+    return file
+
+
+# -- locks -------------------------------------------------------------------------------------------------------
+
+_locks: weakref.WeakSet[BinaryIO] = weakref.WeakSet()
+
+
+def lock(folder: Path) -> BinaryIO:
     """Keep other processes out of a folder until the file that is returned is closed.
 
     A process that is forked off does not hold the lock: it may outlive this one.
     """
-    file = (folder / LOCK).open("a")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise CheckpointError(f"another process is at work in {folder}: wait for it or stop it") from None
+    path = folder / LOCK
+    while True:
+        file = _open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, "ab")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            raise CheckpointError(f"another process is at work in {folder}: wait for it or stop it") from None
+        with contextlib.suppress(FileNotFoundError):
+            if path.lstat().st_ino == os.fstat(file.fileno()).st_ino:
+                break
+        file.close()  # it was deleted by another process just before: it keeps nobody out
     _locks.add(file)
     return file
 
@@ -119,152 +251,3 @@ def _let_go_of_locks() -> None:
 
 
 os.register_at_fork(after_in_child=_let_go_of_locks)
-
-
-def read_yaml(file: Traversable, missing: str) -> dict[str, Any]:
-    """The keys and values of a YAML file; an empty file has none.
-
-    missing: the message of the `ConfigError` if there is no such file.
-    """
-    try:
-        content = parse_yaml(_bounded_text(file))
-    except FileNotFoundError:
-        raise ConfigError(missing) from None
-    except IsADirectoryError:
-        raise ConfigError(f"cannot read {file}: it is a folder; name a file") from None
-    except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"cannot read {file}: it is not text in UTF-8; save it as that") from None
-    except UnfitYaml as error:
-        raise ConfigError(f"{file}: {error}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{file} is not YAML: {_yaml_trouble(error)}") from None
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        is_a = "a list" if isinstance(content, list) else "a single value"
-        raise ConfigError(f"{file} must hold keys and values, such as `rounds: 20`, but it is {is_a}")
-    return content
-
-
-def parse_yaml(text: str) -> Any:
-    """The value that a YAML text stands for, of the kinds that JSON has too.
-
-    A key that is given twice is an error: YAML would let the last one win. Dates are text. Numbers are decimal: YAML
-    would read 010 as 8 and 1:30 as 90.
-    """
-    try:
-        return yaml.load(text, _Loader)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        # A tag such as !!bool on a value that is none: PyYAML lets through what its conversion raises.
-        raise UnfitYaml(f"a value is not of the kind that its tag says ({type(error).__name__})") from None
-
-
-class UnfitYaml(yaml.YAMLError):
-    """YAML that can be read, but that is not taken: too large, ambiguous, or of a kind that has no use here."""
-
-
-class KeyGivenTwice(UnfitYaml):
-    """A key that is there twice in one section."""
-
-
-class _Loader(yaml.SafeLoader):
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._depth = 0
-        self._values = 0
-        self._counts: dict[int, int] = {}  # how many values a node stands for, by its id
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """A value, counted with all that it stands for: a few aliases of aliases stand for billions."""
-        event = self.peek_event()  # type: ignore[no-untyped-call]
-        line = event.start_mark.line + 1
-        if isinstance(event, yaml.AliasEvent):
-            node = super().compose_node(parent, index)
-            if id(node) not in self._counts:
-                raise UnfitYaml(f"line {line}: *{event.anchor} is inside of what it stands for")
-            self._count(self._counts[id(node)], line)
-            return node
-        before = self._values
-        self._count(1, line)
-        self._depth += 1
-        if self._depth > DEEPEST_YAML:
-            raise UnfitYaml(f"line {line}: sections inside each other more than {DEEPEST_YAML} deep")
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        self._counts[id(node)] = self._values - before
-        return node
-
-    def _count(self, values: int, line: int) -> None:
-        self._values += values
-        if self._values > MOST_YAML_VALUES:
-            raise UnfitYaml(f"line {line}: more than {MOST_YAML_VALUES:,} values, aliases written out")
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        # Here, and not where the map is made: by then the keys of `<<` are among its own.
-        node: yaml.MappingNode = super().compose_mapping_node(anchor)
-        lines: dict[tuple[str, str], int] = {}
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode) or key.tag == MERGE:
-                continue
-            line = key.start_mark.line + 1
-            first = lines.get((key.tag, key.value))
-            if first is not None:
-                where = f"lines {first} and {line}" if line > first else f"line {line}"
-                raise KeyGivenTwice(f"'{key.value}' is there twice, in {where}: leave one out")
-            lines[key.tag, key.value] = line
-        return node
-
-    def construct_text(self, node: Any) -> str:
-        text = str(self.construct_scalar(node))
-        if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-            raise UnfitYaml(f"line {node.start_mark.line + 1}: half of a UTF-16 pair is not text")
-        return text
-
-    def construct_number(self, node: Any) -> int | float:
-        text = self.construct_text(node)
-        whole = node.tag == f"{YAML}int"
-        if len(text) > LONGEST_NUMBER or not (_INT if whole else _FLOAT).fullmatch(text):
-            raise UnfitYaml(
-                f"line {node.start_mark.line + 1}: write {text[:20]}{'…' if text[20:] else ''} as a decimal number"
-                f" of at most {LONGEST_NUMBER} digits, or in quotes if it is text"
-            )
-        digits = text.replace("_", "")
-        return int(digits) if whole else float(digits.lower().replace(".inf", "inf").replace(".nan", "nan"))
-
-    def refuse(self, node: Any) -> Any:
-        tag = node.tag.removeprefix(YAML)
-        raise UnfitYaml(f"line {node.start_mark.line + 1}: !!{tag} has no use here; write plain values")
-
-
-for _tag, _construct in {
-    "str": _Loader.construct_text,
-    "timestamp": _Loader.construct_text,
-    "int": _Loader.construct_number,
-    "float": _Loader.construct_number,
-    **dict.fromkeys(("binary", "set", "omap", "pairs"), _Loader.refuse),
-}.items():
-    _Loader.add_constructor(f"{YAML}{_tag}", _construct)
-
-
-def _bounded_text(file: Traversable) -> str:
-    """The text of a file, if it is a regular file that is not too large for YAML."""
-    if isinstance(file, Path):
-        check_regular(file)
-    with file.open("rb") as content:
-        data = content.read(MOST_YAML_BYTES + 1)
-    if len(data) > MOST_YAML_BYTES:
-        raise UnfitYaml(f"it has more than {MOST_YAML_BYTES / 1e6:g} MB, the most that is read")
-    return data.decode()
-
-
-def _yaml_trouble(error: yaml.YAMLError) -> str:
-    """What is wrong and in which line, in one line."""
-    mark = getattr(error, "problem_mark", None)
-    if mark is None:
-        return " ".join(str(error).split())
-    problem = ": ".join(filter(None, (getattr(error, part, None) for part in ("context", "problem"))))
-    if "'\\t'" in problem:
-        problem = "there is a tab: indent with spaces"
-    return f"line {mark.line + 1}: {problem}"

@@ -210,8 +210,6 @@ PLACES = [
     "manifest.json.tmp",
     "failures.log",
     ".lock",
-    "states/later",
-    "models/later",
 ]
 
 
@@ -226,8 +224,24 @@ def test_a_run_writes_through_no_link_and_into_no_pipe(
     (tmp_path / "precious").write_text("precious")
     (run.path / name).unlink(missing_ok=True)
     harm(run.path / name)
-    with unharmed(), pytest.raises(CheckpointError, match=f"{name}: it is a"):
+    with unharmed(), pytest.raises(CheckpointError, match=f"{name} is a"):
         polyfed.resume(run.path)
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["states/mine", "models/mine"])
+@pytest.mark.parametrize("harm", [pipe, link])
+def test_what_is_no_part_of_a_run_is_left_alone(
+    make_run: MakeRun, tmp_path: Path, name: str, harm: Callable[[Path], None]
+) -> None:
+    run = make_run("local", rounds=2)
+    run.go(lambda now: now.stop())
+    run.close()
+    (tmp_path / "precious").write_text("precious")
+    harm(run.path / name)
+    with unharmed():
+        assert polyfed.resume(run.path).finished
+    assert os.path.lexists(run.path / name)
     assert (tmp_path / "precious").read_text() == "precious"
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from tests.attacks.conftest import Refused, unharmed
 
-from polyfed import disk
+from polyfed import yaml_files
 from polyfed.errors import ConfigError
 from polyfed.runs.checkpoint import RunDirectory
 from polyfed.runs.config import read_config
@@ -63,7 +63,7 @@ def test_a_gigabyte_is_not_read(tmp_path: Path, refused: Refused) -> None:
 
 def test_aliases_and_merge_keys_of_a_usual_size_are_read(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("a: &a {x: 1, y: [1, 2]}\nb: {<<: *a, x: 3}\nc: [*a, *a]")
-    content = disk.read_yaml(tmp_path / "x.yaml", "missing")
+    content = yaml_files.read_yaml(tmp_path / "x.yaml", "missing")
     assert content["b"] == {"x": 3, "y": [1, 2]}
     assert content["c"] == [content["a"]] * 2
 
@@ -84,8 +84,8 @@ ODD = {
 
 @pytest.mark.parametrize("text", ODD)
 def test_values_are_what_they_look_like(text: str) -> None:
-    assert disk.parse_yaml(text) == ODD[text]
-    assert type(disk.parse_yaml(text)) is type(ODD[text])
+    assert yaml_files.parse_yaml(text) == ODD[text]
+    assert type(yaml_files.parse_yaml(text)) is type(ODD[text])
 
 
 UNFIT = {
@@ -238,4 +238,4 @@ def test_yaml_that_polyfed_writes_is_read_again() -> None:
         "<<",
         "~",
     ):
-        assert disk.parse_yaml(yaml.safe_dump({"a": value})) == {"a": value}
+        assert yaml_files.parse_yaml(yaml.safe_dump({"a": value})) == {"a": value}

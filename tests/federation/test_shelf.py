@@ -193,11 +193,14 @@ def test_a_file_that_vanished_or_was_damaged_is_named(tmp_path: Path) -> None:
 # -- checkpoints ----------------------------------------------------------------------------------------------
 
 
+FACTS = {"prepared": True, "seconds": 0.0, "finished": False, "data": ""}
+
+
 def committed(directory: RunDirectory, shelf: Shelf, number: int) -> list[SavedState]:
     if not (directory.path / "config.yaml").exists():
         directory.write_config({})
     saved = shelf.save(directory.path / "states", str(number))
-    directory.commit(number, str(number), {}, saved, {})
+    directory.commit(number, str(number), {}, saved, FACTS)
     return saved
 
 

@@ -17,7 +17,8 @@ from tests.conftest import MakeRun
 import polyfed
 from polyfed.disk import SavedState, digest
 from polyfed.errors import CheckpointError, RunError, UserError
-from polyfed.runs.checkpoint import RunDirectory, _seal, read_lines, read_manifest, read_states
+from polyfed.runs.checkpoint import RunDirectory, read_lines, read_manifest, read_states
+from polyfed.runs.manifest import seal
 from polyfed.testing import result_of
 
 
@@ -179,7 +180,7 @@ def reseal(path: Path, **changes: Any) -> None:
     manifest = {**read_manifest(path), **changes}
     index = (path / "states.jsonl").read_bytes()
     manifest["states"] = [len(index), digest(index)]
-    (path / "manifest.json").write_text(json.dumps({**manifest, "digest": _seal(manifest)}))
+    (path / "manifest.json").write_text(json.dumps({**manifest, "digest": seal(manifest)}))
 
 
 OUTSIDE = [

@@ -19,7 +19,7 @@ from polyfed.experiments.grid import run_jobs
 from polyfed.experiments.jobs import Job, state_of
 from polyfed.runs import api, checkpoint
 from polyfed.runs.config import read_config
-from polyfed.runs.folders import clear, delete_run, unused_folder
+from polyfed.runs.folders import delete_run, unused_folder
 from polyfed.testing import result_of
 
 fork = multiprocessing.get_context("fork")
@@ -106,7 +106,7 @@ def test_a_folder_with_anything_else_in_it_is_refused_and_left_alone(
 ) -> None:
     for name in names:
         (tmp_path / name).write_text("mine")
-    for act in (lambda: run_jobs([job(tmp_path, small)], 1), lambda: clear(tmp_path)):
+    for act in (lambda: run_jobs([job(tmp_path, small)], 1), lambda: delete_run(tmp_path)):
         with pytest.raises(ConfigError, match="choose another --out"):
             act()
     assert {part.name: part.read_text() for part in tmp_path.iterdir()} == dict.fromkeys(names, "mine")
@@ -187,7 +187,7 @@ def test_what_a_link_leads_to_is_never_deleted(make_run: MakeRun, tmp_path: Path
     (run.path / "models").rename(elsewhere)
     (run.path / "models").symlink_to(elsewhere)
     before = files_of(elsewhere)
-    with pytest.raises(CheckpointError, match="models: it is a link"):
+    with pytest.raises(ConfigError, match="models is no part of a run"):
         delete_run(run.path)
     assert files_of(elsewhere) == before
 

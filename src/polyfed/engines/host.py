@@ -211,7 +211,7 @@ class Host:
         model = self.population.own_model(index) if own else self._common_model(index, place)
         me = self.population.client(index, model, self._scratch_models.take)
         if index in self._files:
-            me.restore(decode(self._files[index].read_bytes()))
+            me.restore(decode(disk.read_file(self._files[index])))
         if self.keeps:
             self._admit(index, me)
         return me
@@ -268,7 +268,7 @@ class Host:
         changed = index in self._changed
         self._changed.discard(index)
         self._files.pop(index, None)
-        return path.read_bytes() if path is not None else None, changed
+        return disk.read_file(path) if path is not None else None, changed
 
     def take(self, index: int, state: bytes | None, changed: bool) -> None:
         """Take over a client that another host gave away."""
@@ -282,7 +282,7 @@ class Host:
         saved = []
         for index in sorted(self._changed, key=self.population.name):
             me = self._live.get(index)
-            data = self._encoded(me) if me is not None else self._files[index].read_bytes()
+            data = self._encoded(me) if me is not None else disk.read_file(self._files[index])
             name = self.population.name(index)
             path = directory / f"{name}.{label}.safetensors"
             disk.write_through(path, data)

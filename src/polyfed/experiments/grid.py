@@ -33,7 +33,6 @@ from polyfed.experiments.jobs import Job, JobFailure, JobTracker, RunProgress, S
 from polyfed.machine import cores
 from polyfed.runs import api
 from polyfed.runs.config import pick_device
-from polyfed.runs.folders import clear
 from polyfed.runs.rounds import Run
 from polyfed.runs.signals import stop_signals_call
 
@@ -143,7 +142,6 @@ def _do_job(
         if state == "finished":
             return ""
         if state == "new":
-            clear(job.path)
             run = api.prepare_checked(job.config, job.path, workers, data=job.data, models=job.models)
         else:
             run = api.reopen(job.path, workers=workers, data=job.data, models=job.models)

@@ -12,9 +12,10 @@ from typing import Any
 
 from polyfed.errors import CheckpointError
 from polyfed.runs.architectures import ModelMaker
-from polyfed.runs.checkpoint import read_manifest
 from polyfed.runs.config import RunConfig
 from polyfed.runs.folders import State, state_of_folder
+from polyfed.runs.history import RunRecord
+from polyfed.runs.manifest import is_finished, read_manifest
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ class JobTracker:
                 manifest = read_manifest(job.path)
                 self._progress[job.path] = RunProgress(manifest["round"], manifest["seconds"])
             if state == "finished":
+                RunRecord(job.path).verify()
                 self.finished.append(self.names[job.path])
             else:
                 self.left.append(job)
@@ -113,7 +115,7 @@ class JobTracker:
         del self._under_way[job.path]
         if reason:
             self.fail(job, reason)
-        elif (job.path / "summary.json").exists():
+        elif is_finished(job.path):
             self.finished.append(self.names[job.path])
         else:
             return False
@@ -180,6 +182,18 @@ class JobTracker:
 def state_of(job: Job) -> State:
     """Whether a job is new, begun or finished; a `ConfigError` if its folder holds something else."""
     return state_of_folder(job.path, job.config)
+
+
+def finished_record(path: Path) -> RunRecord | None:
+    """A finished run; None if it has not finished, or is damaged: then its job is among the failures."""
+    try:
+        record = RunRecord(path)
+        if not record.finished:
+            return None
+        record.verify()
+    except CheckpointError:
+        return None
+    return record
 
 
 def _but_for_seed(config: RunConfig) -> str:

@@ -22,9 +22,10 @@ import yaml
 from rich.table import Table
 
 from polyfed import disk
-from polyfed.errors import CheckpointError, ClientFailure, ConfigError, UserError
+from polyfed.disk import Folder
+from polyfed.errors import ClientFailure, ConfigError, UserError
 from polyfed.experiments.grid import run_jobs
-from polyfed.experiments.jobs import Job, JobFailure
+from polyfed.experiments.jobs import Job, JobFailure, finished_record
 from polyfed.federation.method import Method
 from polyfed.report.fitting import FittedTable
 from polyfed.report.sweeps import (
@@ -42,6 +43,7 @@ from polyfed.runs.config import RunConfig, read_config, read_content
 from polyfed.runs.folders import RUNS_FOLDER, first_difference
 from polyfed.runs.history import RunRecord
 from polyfed.runs.keys import flatten, outer_first, parse_assignment
+from polyfed.runs.manifest import other_data
 from polyfed.runs.setup import Simulation
 
 logger = logging.getLogger(__name__)
@@ -65,7 +67,7 @@ class Variant:
     @property
     def runs(self) -> list[RunRecord]:
         """The runs that have finished, in the order of the seeds."""
-        return [record for job in self.jobs if (record := _record(job.path)) is not None and record.finished]
+        return [record for job in self.jobs if (record := finished_record(job.path)) is not None]
 
 
 @dataclass(frozen=True)
@@ -114,13 +116,18 @@ class SweepPlan:
     def begin(self) -> None:
         """Make the folder this sweep's own, or check that it is."""
         file = self.path / DEFINITION
-        if file.exists():
+        folder = Folder(self.path)
+        if folder.has(DEFINITION):
             try:
-                disk.check_regular(file)
-                there = flatten(json.loads(file.read_text()))
-            except (ValueError, AttributeError):
+                there = flatten(json.loads(folder.read(DEFINITION)))
+            except (ValueError, AttributeError, RecursionError):
                 raise ConfigError(f"{file} was truncated or edited: choose another --out") from None
-            difference = first_difference(there, flatten(self.definition))
+            here = flatten(self.definition)
+            if not other_data(
+                str(there.get("data")), str(here.get("data"))
+            ):  # an older one says less of the data
+                there["data"] = here.get("data")
+            difference = first_difference(there, here)
             if difference is not None:
                 raise ConfigError(f"{self.path} holds another sweep, {difference}: choose another --out")
             return
@@ -272,13 +279,6 @@ def _checked(
     names = config.models.model_copy(update={"names": federation.config.models.names})
     changes = {"data": federation.config.data, "models": names if given.models else config.models}
     return config.model_copy(update=changes), federation.fingerprint
-
-
-def _record(path: Path) -> RunRecord | None:
-    try:
-        return RunRecord(path)
-    except CheckpointError:
-        return None  # not begun; or damaged, and then the job is among the failures
 
 
 # -- names and values ----------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def decode(data: bytes) -> dict[str, Any]:
     if data == EMPTY:
         return {}
     try:
-        header = _header(data)
+        header = header_of(data)
         skeleton = json.loads(header["__metadata__"][METADATA_KEY])
         if not isinstance(skeleton, dict):
             raise MessageError("a message must be a set of named fields")
@@ -183,7 +183,8 @@ def _unfold(folded: Any, tensors: dict[str, Tensor]) -> Any:
     raise MessageError(f"not a message: tag {tag!r:.20} in the skeleton")
 
 
-def _header(data: bytes) -> dict[str, Any]:
+def header_of(data: bytes) -> dict[str, Any]:
+    """The header of safetensors bytes, or `MessageError`."""
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > len(data) - 8:
         raise MessageError("not a message: truncated")

@@ -133,7 +133,7 @@ class Shelf(MutableMapping[str, dict[str, Any]]):
         path = self._slots[key]
         assert path is not None, "a slot without a file is in the cache"
         try:
-            return path.read_bytes()
+            return disk.read_file(path)
         except FileNotFoundError:
             raise CheckpointError(f"slot '{key}' of the shelf is gone: {path} is missing") from None
 

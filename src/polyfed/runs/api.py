@@ -8,23 +8,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import safetensors.torch
+from safetensors import SafetensorError
 from torch import nn
 
 from polyfed import learn
 from polyfed import models as known_models
-from polyfed.disk import check_regular
 from polyfed.engines import AUTO, make_engine
-from polyfed.errors import CheckpointError, ClientFailure, ConfigError, nearest
-from polyfed.federation.message import METADATA_KEY
+from polyfed.errors import CheckpointError, ClientFailure, ConfigError, MessageError, describe, nearest
+from polyfed.federation.message import METADATA_KEY, header_of
 from polyfed.federation.roster import Names
 from polyfed.runs.architectures import ModelMaker
-from polyfed.runs.checkpoint import RunDirectory, read_lines, read_manifest
+from polyfed.runs.checkpoint import RunDirectory
 from polyfed.runs.config import Models as ModelsSection
 from polyfed.runs.config import RunConfig, read_config
 from polyfed.runs.failures import failed_steps, failures_in_a_line
 from polyfed.runs.folders import RUNS_FOLDER, delete_run, unused_folder
+from polyfed.runs.manifest import CLIENTS, CONFIG, HISTORY, MODELS, SUMMARY, RunFiles, read_manifest
 from polyfed.runs.rounds import Listener, Run
 from polyfed.runs.setup import Simulation
 from polyfed.runs.trained import TrainedModel, as_trained
@@ -162,8 +162,10 @@ def reopen(
 ) -> SimulatedRun:
     """A run that was stopped or killed, or is to have more rounds, ready to `go()` on: see `resume`."""
     folder = Path(path)
-    done = read_manifest(folder)["round"]
-    checked = read_config(folder / "config.yaml")
+    files = RunFiles(folder, read_manifest(folder))
+    done = files.manifest["round"]
+    files.config()
+    checked = read_config(folder / CONFIG)
     if rounds is not None and rounds != checked.rounds:
         if rounds <= done:
             raise ConfigError(f"{folder} has done {done} rounds already: give more than {done}")
@@ -186,15 +188,21 @@ def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None
     make: makes the model, where its architecture is the user's own.
     """
     folder = Path(path)
-    file = folder / "models" / f"{known_models.file_name(name)}.safetensors"
-    if not file.exists():
-        file = _shared_model(folder, name)
-    check_regular(file)
-    with safetensors.safe_open(file, framework="pt") as content:
-        facts = json.loads(content.metadata()[METADATA_KEY])
-    model = _made_again(facts) if make is None else make()
-    known_models.materialise(model, tuple(facts["shape"]))
-    learn.load_weights(model, safetensors.torch.load_file(file))
+    files = RunFiles(folder, read_manifest(folder))
+    if not files.finished:
+        raise CheckpointError(f"{folder} has not finished: `polyfed resume {folder}` goes on with it")
+    file = _model_file(files, name)
+    data = files.model(file)
+    try:
+        facts = json.loads(header_of(data)["__metadata__"][METADATA_KEY])
+        shape = tuple(int(size) for size in facts["shape"])
+        model = _made_again(facts, shape) if make is None else make()
+        known_models.materialise(model, shape)
+        learn.load_weights(model, safetensors.torch.load(data))
+    except (MessageError, SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"{folder / 'models' / file} holds no model of polyfed's: {describe(error)}"
+        ) from None
     model.eval()
     return as_trained(model, folder)
 
@@ -211,14 +219,9 @@ def _check_given_again(wanted: ModelsSection, given: Mapping[str, ModelMaker]) -
             raise ConfigError(f"models=…: '{name}' is no model of this run: {nearest(name, names)}")
 
 
-def _made_again(facts: Mapping[str, Any]) -> nn.Module:
+def _made_again(facts: Mapping[str, Any], shape: tuple[int, ...]) -> nn.Module:
     """A model as a file's facts say, if it can be made of them."""
-    name, shape, outputs, norm = (
-        facts["architecture"],
-        tuple(facts["shape"]),
-        facts["outputs"],
-        facts["norm"],
-    )
+    name, outputs, norm = facts["architecture"], facts["outputs"], facts["norm"]
     if not known_models.is_known(name):
         raise OwnModelError(name)
     own = known_models.own_maker(name, shape, outputs, norm)
@@ -227,21 +230,32 @@ def _made_again(facts: Mapping[str, Any]) -> nn.Module:
     return known_models.build(name, shape, outputs, norm=norm, features=facts.get("features"))
 
 
-def _shared_model(folder: Path, name: str) -> Path:
-    """The model that a client shares with the others of its architecture."""
-    read_manifest(folder)
-    clients = folder / "models" / "clients.json"
-    if not clients.exists():
-        raise CheckpointError(f"{folder} has not finished: `polyfed resume {folder}` goes on with it")
-    shared = json.loads(clients.read_text())
-    names = Names(len(shared["which"]), shared.get("names"))
-    if name not in names:
-        few = names.given is not None and len(names) <= FEW_NAMES
-        known_names = ", ".join(names) if few else f"{names[0]} to {names[len(names) - 1]}"
-        raise CheckpointError(f"no final model '{name}' in {folder}: use {known_names}")
-    architecture = shared["architectures"][shared["which"][names.index(name)]]
-    file = folder / "models" / f"{known_models.file_name(architecture)}.safetensors"
-    if not file.exists():
+def _model_file(files: RunFiles, name: str) -> str:
+    """The file of a client's model: its own, or the one that it shares with the others of its architecture."""
+    models = files.folder.folder(MODELS)
+    own = f"{known_models.file_name(name)}.safetensors"
+    if own in models.names():
+        return own
+    folder = files.path
+    shared = files.clients()
+    try:
+        names = Names(len(shared["which"]), shared.get("names"))
+        if name not in names:
+            few = names.given is not None and len(names) <= FEW_NAMES
+            known_names = ", ".join(names) if few else f"{names[0]} to {names[len(names) - 1]}"
+            raise CheckpointError(f"no final model '{name}' in {folder}: use {known_names}")
+        architecture = shared["architectures"][shared["which"][names.index(name)]]
+        file = f"{known_models.file_name(architecture)}.safetensors"
+    except (LookupError, TypeError, AttributeError):
+        raise CheckpointError(
+            f"{models.path / CLIENTS} was edited: it does not say who has which model"
+        ) from None
+    if not models.has(file):
+        if file in shared.get("files", ()):
+            raise CheckpointError(
+                f"{models.path / file} is missing: remove {folder / SUMMARY}, then `polyfed resume {folder}` writes it"
+                " again"
+            )
         raise CheckpointError(f"{name} never took part in {folder}: it has no trained model")
     return file
 
@@ -264,7 +278,7 @@ def _finish(run: SimulatedRun, listener: Listener | None) -> SimulatedRun:
         run.go(listener)
     finally:
         run.close()
-    failed = failed_steps(read_lines(run.path / "history.jsonl"))
+    failed = failed_steps(run.directory.files.lines(HISTORY))
     if failed:
         words = failures_in_a_line(failed, len(run.federation.roster), run.path)
         warnings.warn(words, ClientFailure, stacklevel=3)  # where `run` or `resume` was called

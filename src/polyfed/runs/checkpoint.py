@@ -10,16 +10,19 @@
 
 New files are written first; then the manifest is replaced in one rename. It says how long each log was and which
 digest every file had, so a run killed at any moment goes on from its last commit, and what was truncated or edited
-since is noticed. A commit writes only the states that changed since the last one.
+since is noticed. A commit writes only the states that changed since the last one. When a run has concluded, the
+manifest is written once more with the digests of its result.
+
+A run directory may come from anybody: it is reached through `disk.Folder` alone, so nothing in it leads outside.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,23 +30,46 @@ from typing import Any
 import torch
 import yaml
 
-from polyfed import disk
-from polyfed.disk import SavedState, digest
+from polyfed import disk, yaml_files
+from polyfed.disk import Folder, SavedState, digest
 from polyfed.errors import CheckpointError, ConfigError, MessageError, RunError
 from polyfed.federation import shelf
 from polyfed.federation.message import decode, encode
-
-FORMAT = 2
-DESCRIPTION = "data.json"
+from polyfed.runs.manifest import (
+    CLIENTS,
+    CONFIG,
+    DESCRIPTION,
+    FORMAT,
+    HISTORY,
+    LEDGER,
+    MANIFEST,
+    MODELS,
+    RESULT,
+    SUMMARY,
+    RunFiles,
+    read_lines,
+    read_manifest,
+    seal,
+)
+from polyfed.runs.remains import (
+    INDEX,
+    SCRATCH,
+    STATES,
+    check_kinds,
+    is_a_state,
+    is_unused,
+    remove_all,
+    was_killed_before_a_checkpoint,
+)
 
 
 class Log:
     """A file of JSON lines that only grows, and can be set back to what was committed."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, folder: Folder, name: str) -> None:
+        self.path = folder.file(name)
         self._hash = hashlib.blake2b(digest_size=16)
-        self._file = path.open("ab")
+        self._file = folder.append(name)
         self.length = 0
 
     def append(self, line: Mapping[str, Any]) -> None:
@@ -66,9 +92,11 @@ class Log:
         """Set the log back to a mark; what was written since is gone."""
         length, expected = mark
         self._file.flush()
-        content = self.path.read_bytes()[:length]
+        content = disk.read_file(self.path)[:length]
         if len(content) < length or digest(content) != expected:
-            raise CheckpointError(f"{self.path} was truncated or edited since its last checkpoint")
+            raise CheckpointError(
+                f"{self.path} was truncated or edited since its last checkpoint: put it back as it was, or run it again"
+            )
         self._file.truncate(length)
         self._hash = hashlib.blake2b(content, digest_size=16)
         self.length = length
@@ -86,29 +114,58 @@ class RunDirectory:
 
     def __init__(self, path: Path, *, new: bool) -> None:
         self.path = path
+        self.folder = Folder(path)
+        self.models = self.folder.folder(MODELS)
+        self._states = self.folder.folder(STATES)
         if new:
-            if path.exists() and any(path.iterdir()):
-                raise CheckpointError(_taken(path))
-            for part in ("states", "models"):
-                (path / part).mkdir(parents=True, exist_ok=True)
+            _check_free(path)
+            try:
+                self.folder.make()
+            except OSError as error:
+                raise CheckpointError(f"cannot make {path}: {error.strerror}; choose another --out") from None
         else:
             read_manifest(path)  # first of all: what is not a run is left as it is, without a lock
-            for part in ("states", "models"):
-                _check_plain(path / part)
         self._lock = disk.lock(path)
-        # Only now: up to here another process may have written.
-        self.manifest: dict[str, Any] = {} if new else read_manifest(path)
-        self._description: str | None = self.manifest.get("description")
-        self.scratch = path / "scratch"
-        shutil.rmtree(self.scratch, ignore_errors=True)
-        self.scratch.mkdir()
-        self.states: dict[str, SavedState] = {}
-        self.history = Log(path / "history.jsonl")
-        self.ledger = Log(path / "ledger.jsonl")
-        self.index = Log(path / "states.jsonl")
+        try:
+            # Only now: up to here another process may have written.
+            if new:
+                _check_free(path)
+                remove_all(self.folder, but=(disk.LOCK,))
+            self.manifest: dict[str, Any] = {} if new else read_manifest(path)
+            check_kinds(self.folder)
+            self._config: str | None = None
+            self._description: str | None = self.manifest.get("description")
+            for part in (self._states, self.models):
+                part.make()
+            self.scratch = path / SCRATCH
+            self._remove_scratch()
+            self.folder.folder(SCRATCH).make()
+            self.states: dict[str, SavedState] = {}
+            self.history = Log(self.folder, HISTORY)
+            self.ledger = Log(self.folder, LEDGER)
+            self.index = Log(self.folder, INDEX)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    @property
+    def states_path(self) -> Path:
+        """Where engines write states."""
+        self._states.check()
+        return self._states.path
+
+    @property
+    def files(self) -> RunFiles:
+        """For reading, checked against the last commit."""
+        return RunFiles(self.path, self.manifest)
+
+    def _remove_scratch(self) -> None:
+        self.folder.remove_folder(SCRATCH)
 
     def write_config(self, content: Mapping[str, Any]) -> None:
-        disk.write_through(self.path / "config.yaml", _as_yaml(content))
+        data = _as_yaml(content)
+        self.folder.write(CONFIG, data)
+        self._config = digest(data)
 
     def write_description(self, content: Mapping[str, Any]) -> None:
         """What the data are: all that is needed to apply a model of this run to others."""
@@ -116,7 +173,7 @@ class RunDirectory:
             f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in content.items()
         ]
         data = ("{" + ",\n ".join(lines) + "}\n").encode()
-        disk.write_through(self.path / DESCRIPTION, data)
+        self.folder.write(DESCRIPTION, data)
         self._description = digest(data)
 
     def set_rounds(self, rounds: int) -> None:
@@ -125,17 +182,49 @@ class RunDirectory:
         Whenever this is killed, the run is a whole one of as many rounds as `config.yaml` says. The manifest first
         allows the new config beside the old; the result goes before the config, since it is not that of more rounds.
         """
-        file = self.path / "config.yaml"
-        old = file.read_bytes()
+        old = self.files.config()
         content = yaml.safe_load(old)
         if content["rounds"] == rounds:
             return
         new = _as_yaml({**content, "rounds": rounds})
-        self._write_manifest({**self.manifest, "config": digest(old), "next_config": digest(new)})
-        (self.path / "summary.json").unlink(missing_ok=True)
-        for model in (self.path / "models").iterdir():
-            model.unlink()
-        disk.replace(file, new)
+        models = self._model_files()
+        allowed = {"config": digest(old), "next_config": digest(new)}
+        self._write_manifest({**self.manifest, **allowed, RESULT: None})
+        self.folder.remove(SUMMARY)
+        for name in models:
+            self.models.remove(name)
+        self.folder.replace(CONFIG, new)
+        self._config = digest(new)
+
+    def _model_files(self) -> list[str]:
+        """The files of the result in `models/`. What an older polyfed wrote is not known: it is written over."""
+        if not self.files.finished:
+            return []
+        return [*self.files.clients().get("files", {}), CLIENTS]
+
+    @property
+    def concluded(self) -> bool:
+        """Whether the result is there and the manifest knows of it: then it is checked."""
+        if self.manifest.get(RESULT) is None or not self.files.finished:
+            return False
+        self.files.summary()
+        for name in self.files.clients().get("files", {}):
+            self.files.model(name)
+        return True
+
+    def conclude(
+        self, models: Mapping[str, str], clients: Mapping[str, Any], summary: Mapping[str, Any]
+    ) -> None:
+        """Write the result; then the manifest, with its digests. Killed in between, the run concludes on resume.
+
+        models: the digests of the files in `models/`. clients: who has which.
+        """
+        who = json.dumps({**clients, "files": models}).encode()
+        what = (json.dumps(summary, indent=1) + "\n").encode()
+        self.models.replace(CLIENTS, who)
+        self.folder.replace(SUMMARY, what)
+        result = {SUMMARY: digest(what), f"{MODELS}/{CLIENTS}": digest(who)}
+        self._write_manifest({**self.manifest, RESULT: result})
 
     def commit(
         self,
@@ -157,41 +246,38 @@ class RunDirectory:
         server_file = f"server.{label}.safetensors"
         if "server" in self.manifest:
             replaced.append(self.manifest["server"][0])
-        disk.write_through(self.path / "states" / server_file, data)
+        self._states.write(server_file, data)
+        disk.sync_folder(self._states.path)
         manifest = {
             "format": FORMAT,
             "torch": torch.__version__,
             "round": number,
-            "config": digest((self.path / "config.yaml").read_bytes()),
+            "config": self._config or digest(self.folder.read(CONFIG)),
             **({"description": self._description} if self._description else {}),
             "server": [server_file, digest(data)],
             "history": self.history.mark(),
             "ledger": self.ledger.mark(),
             "states": self.index.mark(),
+            RESULT: None,
             **facts,
         }
         self._write_manifest(manifest)
         kept = {server_file, *(state.file for state in saved)}
         for file in replaced:
             if file is not None and file not in kept:
-                (self.path / "states" / file).unlink(missing_ok=True)
+                self._states.remove(file)
 
     def _write_manifest(self, manifest: dict[str, Any]) -> None:
-        content = json.dumps({**manifest, "digest": _seal(manifest)}, indent=1).encode()
-        disk.replace(self.path / "manifest.json", content)
+        content = json.dumps({**manifest, "digest": seal(manifest)}, indent=1).encode()
+        self.folder.replace(MANIFEST, content)
         self.manifest = manifest
 
     def rewind(self) -> dict[str, Any]:
         """Go back to the last commit and give back the server's state."""
         manifest = self.manifest
-        config = self.path / "config.yaml"
-        allowed = {manifest["config"], manifest.get("next_config")}
-        if not config.exists() or digest(config.read_bytes()) not in allowed:
-            raise CheckpointError(
-                f"{config} was edited since the run began: start a new run with the new settings"
-            )
+        self._config = digest(self.files.config())
         if "description" in manifest:  # not in runs of older versions
-            read_description(self.path, manifest)
+            self.files.description()
         self.history.rewind(manifest["history"])
         self.ledger.rewind(manifest["ledger"])
         self.index.rewind(manifest["states"])
@@ -201,9 +287,9 @@ class RunDirectory:
         server_file, expected = manifest["server"]
         data = self._verified(_checked(SavedState("server", server_file, expected), self.path))
         known = {server_file, *(state.file for state in self.states.values())}
-        for path in (self.path / "states").iterdir():
-            if path.name not in known:
-                path.unlink()
+        for name in self._states.names():
+            if name not in known and is_a_state(name):
+                self._states.remove(name)
         try:
             return decode(data)
         except MessageError as error:
@@ -212,16 +298,18 @@ class RunDirectory:
     def _verified(self, state: SavedState) -> bytes:
         path = self._file(state)
         try:
-            data = path.read_bytes()
+            data = disk.read_file(path)
         except FileNotFoundError:
             raise CheckpointError(f"{path} is missing: the run cannot be resumed") from None
         if digest(data) != state.digest:
-            raise CheckpointError(f"{path} was truncated or edited since it was saved")
+            raise CheckpointError(
+                f"{path} was truncated or edited since it was saved: put it back as it was, or run it again"
+            )
         return data
 
     def _file(self, state: SavedState) -> Path:
         assert state.file is not None, "a deleted state is not among the states"
-        return self.path / "states" / state.file
+        return self._states.path / state.file
 
     def state_files(self) -> dict[str, Path]:
         """The clients' state files by the clients' names."""
@@ -242,84 +330,37 @@ class RunDirectory:
     def close(self) -> None:
         for log in (self.history, self.ledger, self.index):
             log.close()
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        with contextlib.suppress(OSError, CheckpointError):  # of no value, and the run is over
+            self._remove_scratch()
         self._lock.close()
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    """A run's manifest, checked against its own digest. Nothing beside it leads out of the run directory."""
-    _check_plain(path)
-    try:
-        manifest = json.loads((path / "manifest.json").read_text())
-        seal = manifest.pop("digest")
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is not a run directory: there is no manifest.json") from None
-    except (ValueError, AttributeError, KeyError):
-        raise CheckpointError(f"{path / 'manifest.json'} was truncated or edited") from None
-    if seal != _seal(manifest):
-        raise CheckpointError(f"{path / 'manifest.json'} was edited since it was written")
-    if manifest["format"] != FORMAT:
-        raise CheckpointError(
-            f"{path} was written by another version of polyfed (format {manifest['format']})"
-        )
-    return dict(manifest)
-
-
-def _check_plain(folder: Path) -> None:
-    """Refuse links, pipes and the like in a run directory: what is written there must not land elsewhere, or wait."""
-    try:
-        disk.check_plain_folder(folder)
-    except FileNotFoundError:
-        return  # said by who needs what is there
-    except NotADirectoryError:
-        raise CheckpointError(f"{folder} is a file, not a folder") from None
-    except OSError as error:
-        raise CheckpointError(f"{error.filename or folder}: {error.strerror}") from None
+def _check_free(path: Path) -> None:
+    """Refuse a folder for a new run, unless it is empty or holds what is left of one that was killed at its start."""
+    if not is_unused(path) and not was_killed_before_a_checkpoint(path):
+        raise CheckpointError(_taken(path))
 
 
 def _taken(path: Path) -> str:
     """What to do where a new run finds something in its folder."""
-    if (path / "manifest.json").exists():
+    if not path.is_dir():
+        return f"{path} is a file, not a folder: choose another --out"
+    if os.path.lexists(path / MANIFEST):
         return (
             f"{path} holds a run: choose another --out, `polyfed resume {path}`, or delete it by --overwrite"
         )
     return f"{path} is not empty and holds no run: choose another --out"
 
 
-def read_description(path: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What `data.json` of a run says of its data, checked against the manifest."""
-    file = path / DESCRIPTION
-    if "description" not in manifest:
-        raise CheckpointError(
-            f"{path} was begun by an older polyfed, which kept no {DESCRIPTION}: its models cannot be applied to new"
-            " data; run it again"
-        )
-    try:
-        data = file.read_bytes()
-    except FileNotFoundError:
-        raise CheckpointError(f"{file} is missing: {path} is not a whole run directory") from None
-    if digest(data) != manifest["description"]:
-        raise CheckpointError(f"{file} was edited since the run began")
-    return dict(json.loads(data))
-
-
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a history or ledger; one cut off in the middle (a run still writing, or killed) is left out."""
-    with path.open("rb") as file:
-        for line in file:
-            if line.endswith(b"\n"):
-                yield json.loads(line)
-
-
 def read_states(path: Path) -> dict[str, SavedState]:
     """Every owner's last state by `states.jsonl` of a run directory, each in a plain file inside `states/`."""
     states: dict[str, SavedState] = {}
     try:
-        for line in read_lines(path / "states.jsonl"):
+        for line in read_lines(path / INDEX):
             state = SavedState(**line)
             _note(states, state if state.file is None else _checked(state, path))
-    except (TypeError, ValueError):
-        raise CheckpointError(f"{path / 'states.jsonl'} was edited: it is not a list of states") from None
+    except (TypeError, ValueError, RecursionError):
+        raise CheckpointError(f"{path / INDEX} was edited: it is not a list of states") from None
     return states
 
 
@@ -333,10 +374,13 @@ def _note(states: dict[str, SavedState], state: SavedState) -> None:
 def _checked(state: SavedState, path: Path) -> SavedState:
     """The state, if its file cannot lead out of the run directory: files that were replaced are deleted."""
     name = state.file
-    plain = isinstance(name, str) and name not in {"", ".", ".."} and not set(name) & set("/\\\0")
-    if not plain or not isinstance(state.owner, str):
+    try:
+        disk.plain_name(name, path)
+    except CheckpointError:
+        name = None
+    if name is None or not isinstance(state.owner, str):
         raise CheckpointError(
-            f"{path} was edited: the state of {state.owner!r:.100} is in {name!r:.100},"
+            f"{path} was edited: the state of {state.owner!r:.100} is in {state.file!r:.100},"
             " which is not a file inside states/"
         )
     return state
@@ -352,13 +396,12 @@ def disk_trouble(error: OSError, path: Path) -> RunError:
 
 def _as_yaml(content: Mapping[str, Any]) -> bytes:
     data: bytes = yaml.safe_dump(dict(content), sort_keys=False).encode()
-    if len(data) > disk.MOST_YAML_BYTES:
+    if len(data) > yaml_files.MOST_YAML_BYTES:
         raise ConfigError(
-            f"the config takes {len(data) / 1e6:.1f} MB, more than the {disk.MOST_YAML_BYTES / 1e6:g} MB that are read:"
-            " name fewer clients one by one"
+            f"the config takes {len(data) / 1e6:.1f} MB, more than the {yaml_files.MOST_YAML_BYTES / 1e6:g} MB"
+            " that are read: name fewer clients one by one"
         )
     return data
 
 
-def _seal(manifest: Mapping[str, Any]) -> str:
-    return digest(json.dumps(manifest, sort_keys=True).encode())
+__all__ = ["DESCRIPTION", "Log", "RunDirectory", "disk_trouble", "read_lines", "read_manifest", "read_states"]

@@ -13,7 +13,6 @@ from yaml import YAMLError
 
 import polyfed.methods  # noqa: F401  (registers them)
 from polyfed.data import Dirichlet, Natural, PartitionSettings, PublicSettings, Rotated
-from polyfed.disk import UnfitYaml, parse_yaml, read_yaml
 from polyfed.errors import ConfigError
 from polyfed.federation.method import Method, MethodSettings, find
 from polyfed.federation.wire import WireSettings
@@ -22,6 +21,7 @@ from polyfed.machine import cores
 from polyfed.models import Budget
 from polyfed.runs.keys import outer_first, parse_assignment, set_key
 from polyfed.schema import SECTION, OneOrMore, as_list, explain
+from polyfed.yaml_files import UnfitYaml, parse_yaml, read_yaml
 
 DEFAULT_CLIENTS = 8
 LONGEST_TIMEOUT = 1e6  # seconds, twelve days; the system's clocks overflow far above

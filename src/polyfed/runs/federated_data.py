@@ -89,6 +89,13 @@ class FederatedData:
             return data.prepare(settings, train), None
         return train, data.load(source, "test", **options) if data.has_split(source, "test") else None
 
+    @property
+    def fingerprint(self) -> str:
+        """Of all that is learnt from and tested on: where it is another, so is the result. See `other_data`."""
+        test = None if self._test_set is None else self._test_set.fingerprint
+        public = None if self.public is None else self.public.dataset.fingerprint
+        return f"{self.dataset.fingerprint} test={test} public={public}"
+
     def _rank_origins(self) -> Ints:
         """An order of the images that domains are made from: public ones from the front, held out ones from the end.
 

@@ -3,60 +3,57 @@
 from __future__ import annotations
 
 import json
-import shutil
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from polyfed import disk
-from polyfed.errors import ConfigError
-from polyfed.runs.checkpoint import DESCRIPTION, read_manifest
+from polyfed.disk import Folder
+from polyfed.errors import CheckpointError, ConfigError
 from polyfed.runs.config import RunConfig, read_config
 from polyfed.runs.keys import flatten
+from polyfed.runs.manifest import CLIENTS, MANIFEST, RunFiles, read_manifest
+from polyfed.runs.remains import first_strange, is_unused, remove_all, was_killed_before_a_checkpoint
 
 State = Literal["new", "begun", "finished"]
 
 RUNS_FOLDER = Path("polyfed-runs")
 """Where runs are written by default."""
 
-MADE_FIRST = frozenset({"states", "models"})
-MADE_BEFORE_A_CHECKPOINT = MADE_FIRST | {
-    disk.LOCK,
-    "scratch",
-    "config.yaml",
-    DESCRIPTION,
-    "history.jsonl",
-    "ledger.jsonl",
-    "states.jsonl",
-    "manifest.json.tmp",
-}
-
-MADE_BY_A_RUN = MADE_BEFORE_A_CHECKPOINT | {
-    "manifest.json",
-    "summary.json",
-    "summary.json.tmp",
-    "failures.log",
-    "curves.png",
-    "curves.png.tmp",
-}
-
 
 def unused_folder(path: Path) -> Path:
-    """This folder if it is empty or not there, else the first of `NAME-2`, `NAME-3` … that is."""
+    """This folder if it is empty or not there, else the first of `NAME-2`, `NAME-3` … that is.
+
+    One in which a run was killed before its first checkpoint is as good as empty, unless a run is beginning there.
+    """
     candidate, number = path, 1
-    while not _is_unused(candidate):
+    while not is_unused(candidate) and not _can_be_cleared(candidate):
         number += 1
         candidate = path.with_name(f"{path.name}-{number}")
     return candidate
 
 
+def _can_be_cleared(path: Path) -> bool:
+    if not was_killed_before_a_checkpoint(path):
+        return False
+    if not os.path.lexists(path / disk.LOCK):
+        return True
+    try:
+        disk.lock(path).close()
+    except CheckpointError:
+        return False
+    return True
+
+
 def state_of_folder(path: Path, config: RunConfig) -> State:
     """Whether a run of this config is new, begun or finished there; a `ConfigError` if it holds something else."""
-    if not (path / "manifest.json").exists():
-        if _is_unused(path) or _was_killed_before_a_checkpoint(path):
+    if not os.path.lexists(path / MANIFEST):
+        if is_unused(path) or was_killed_before_a_checkpoint(path):
             return "new"
         raise ConfigError(f"{path} is not empty and holds no run: choose another --out")
-    read_manifest(path)
+    files = RunFiles(path, read_manifest(path))
+    files.config()  # one that was edited is a damaged run, not one with another config
     there, here = _values_of(read_config(path / "config.yaml")), _values_of(config)
     decided = {key: there.get(key) if value == "auto" else value for key, value in here.items()}
     if not config.models.own:  # decided by a trial when the run began
@@ -65,77 +62,37 @@ def state_of_folder(path: Path, config: RunConfig) -> State:
     difference = first_difference(there, decided)
     if difference is not None:
         raise ConfigError(f"{path} holds a run with another config, {difference}: choose another --out")
-    return "finished" if (path / "summary.json").exists() else "begun"
-
-
-def clear(path: Path) -> None:
-    """Empty a folder in which a run was killed before its first checkpoint; any other is left as it is."""
-    if _is_unused(path):
-        return
-    if not _was_killed_before_a_checkpoint(path):
-        raise ConfigError(f"{path} is not empty: choose another --out")
-    with disk.lock(path):
-        # The lock is removed last: should this process be killed here, the folder can still be told to be ours.
-        for part in sorted(path.iterdir(), key=lambda part: part.name == disk.LOCK):
-            if part.is_dir():
-                shutil.rmtree(part)
-            else:
-                part.unlink()
+    return "finished" if files.finished else "begun"
 
 
 def delete_run(path: Path) -> None:
     """Delete what a run has written into a folder. Where there is anything else, or a process at work, nothing is."""
-    if _is_unused(path):
+    if is_unused(path):
         return
-    if not (path / "manifest.json").exists():
-        clear(path)
-        return
-    read_manifest(path)
+    begun = os.path.lexists(path / MANIFEST)
+    models: set[str] | None = None
+    if begun:
+        models = _known_models(RunFiles(path, read_manifest(path)))
+    elif not was_killed_before_a_checkpoint(path):
+        raise ConfigError(f"{path} is not empty: choose another --out")
     with disk.lock(path):
-        strange = [part for part in sorted(path.rglob("*")) if not _is_of_a_run(part.relative_to(path), part)]
-        if strange:
+        folder = Folder(path)
+        strange = first_strange(folder, models) if begun or was_killed_before_a_checkpoint(path) else path
+        if strange is not None:
             raise ConfigError(
-                f"{strange[0]} is no part of a run, and would be deleted too: choose another --out"
+                f"{strange} is no part of a run, and would be deleted too: choose another --out"
             )
         # The manifest and the lock go last: should this process be killed here, it is still known to be a run.
-        for part in sorted(path.iterdir(), key=lambda part: part.name in ("manifest.json", disk.LOCK)):
-            if part.is_dir():
-                shutil.rmtree(part)
-            else:
-                part.unlink()
+        remove_all(folder, last=(MANIFEST, disk.LOCK))
 
 
-def _is_of_a_run(name: Path, part: Path) -> bool:
-    """Whether a run writes a file or folder of this name: only what is known to be ours may be deleted."""
-    if part.is_symlink():
-        return False
-    folder, *inside = name.parts
-    if inside:
-        return folder == "scratch" or (folder in MADE_FIRST and name.suffix in (".safetensors", ".json"))
-    return folder in MADE_BY_A_RUN
-
-
-def _is_unused(path: Path) -> bool:
-    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
-
-
-def _was_killed_before_a_checkpoint(path: Path) -> bool:
-    """Whether all that is there is what a run leaves that was killed before its first checkpoint.
-
-    That is its lock and a few files without content of value; or two empty folders, before there is a lock.
-    """
-    names = {part.name for part in path.iterdir()}
-    if disk.LOCK not in names:
-        return names <= MADE_FIRST and not any(any((path / name).iterdir()) for name in names)
-    logs = [path / name for name in names if name.endswith(".jsonl")]
-    models = path / "models"
-    states = path / "states"
-    return (
-        names <= MADE_BEFORE_A_CHECKPOINT
-        and not any(log.stat().st_size for log in logs)
-        and not (models.exists() and any(models.iterdir()))
-        and not (states.exists() and any(not file.name.startswith("server.") for file in states.iterdir()))
-    )
+def _known_models(files: RunFiles) -> set[str] | None:
+    """The files that a run wrote into `models/`; None where that cannot be known."""
+    try:
+        known = files.clients()["files"]
+    except (CheckpointError, KeyError):  # not finished, or of an older polyfed, or damaged
+        return None
+    return {*known, CLIENTS}
 
 
 def first_difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:

@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from polyfed.disk import read_yaml
 from polyfed.errors import CheckpointError, UserError
 from polyfed.federation.ledger import Entry, entries
-from polyfed.runs.checkpoint import read_description, read_lines, read_manifest
 from polyfed.runs.failures import FailedStep, failed_steps, failure_lines
+from polyfed.runs.manifest import CONFIG, HISTORY, LEDGER, RunFiles, other_data, read_manifest
+from polyfed.yaml_files import read_yaml
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run directory, read only."""
+    """A run directory, read only. A file that was truncated or edited is a `CheckpointError` when it is read."""
 
     path: Path
 
     def __post_init__(self) -> None:
         read_manifest(self.path)
 
+    def verify(self) -> None:
+        """Read all that a record can be asked for, so that damage is noticed now."""
+        _ = self.config, self.summary, self.client_names
+        for name in (HISTORY, LEDGER):
+            self._files.log(name)
+
+    @property
+    def _files(self) -> RunFiles:
+        return RunFiles(self.path, self.manifest)
+
     @cached_property
     def config(self) -> dict[str, Any]:
-        file = self.path / "config.yaml"
-        return read_yaml(file, f"{file} is missing: {self.path} is not a whole run directory")
+        self._files.config()
+        return read_yaml(self.path / CONFIG, f"{self.path / CONFIG} is missing")
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -36,7 +45,7 @@ class RunRecord:
 
     @property
     def finished(self) -> bool:
-        return (self.path / "summary.json").exists()
+        return self._files.finished
 
     @property
     def is_local(self) -> bool:
@@ -50,34 +59,36 @@ class RunRecord:
                 f"{self.path} has not finished: `polyfed resume {self.path}` goes on from"
                 f" round {self.manifest['round']}"
             )
-        try:
-            return dict(json.loads((self.path / "summary.json").read_text()))
-        except ValueError:
-            raise CheckpointError(f"{self.path / 'summary.json'} was edited: remove it and resume") from None
+        return self._files.summary()
 
     @cached_property
     def client_names(self) -> list[str] | None:
         """The clients' names; None where they are client-0, client-1 …, or the run does not say it."""
         if "description" not in self.manifest:
             return None
-        names: list[str] | None = read_description(self.path, self.manifest)["clients"]
+        names: list[str] | None = self._files.description().get("clients")
         return names
+
+    @property
+    def history(self) -> Iterator[dict[str, Any]]:
+        """The history's lines: evaluations and failures by round."""
+        return self._files.lines(HISTORY)
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:
         """The history's lines that hold an evaluation."""
-        return [line for line in read_lines(self.path / "history.jsonl") if "summary" in line]
+        return [line for line in self.history if "summary" in line]
 
     @property
     def preparation(self) -> dict[str, Any]:
         """The history's line on what was done before the first round; empty if the method does nothing then."""
-        first = next(read_lines(self.path / "history.jsonl"), {})
+        first = next(self.history, {})
         return first if first.get("round") == 0 else {}
 
     @cached_property
     def failed_steps(self) -> list[FailedStep]:
         """What failed on which clients and why, the most frequent first."""
-        return failed_steps(read_lines(self.path / "history.jsonl"))
+        return failed_steps(self.history)
 
     @property
     def failure_lines(self) -> list[str]:
@@ -88,13 +99,13 @@ class RunRecord:
 
     @property
     def ledger(self) -> list[Entry]:
-        return [entry for line in read_lines(self.path / "ledger.jsonl") for entry in entries(line)]
+        return [entry for line in self._files.lines(LEDGER) for entry in entries(line)]
 
     @property
     def _federation(self) -> dict[str, Any]:
         """Equal for runs over the same clients, data, models and seed."""
         return {
-            "other data": [self.config["data"], self.manifest["data"]],
+            "other data": self.config["data"],
             "other models": self.config["models"],
             "another seed": self.config["seed"],
         }
@@ -103,6 +114,8 @@ class RunRecord:
         """Why another run's result cannot be subtracted from this one's, in words; nothing if it can."""
         theirs = other._federation
         found = [words for words, part in self._federation.items() if part != theirs[words]]
+        if found[:1] != ["other data"] and other_data(self.manifest["data"], other.manifest["data"]):
+            found.insert(0, "other data")
         mine, length = self.summary["rounds"], other.summary["rounds"]
         return found if mine == length else [*found, f"{length} rounds instead of {mine}"]
 

@@ -12,8 +12,9 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from polyfed import disk, learn, models
-from polyfed.errors import CheckpointError, RunError, StepFailed, WorkerLost
+from polyfed import learn, models
+from polyfed.disk import digest
+from polyfed.errors import CheckpointError, RunError, StepFailed, WorkerLost, describe
 from polyfed.federation.engine import Engine, Failure
 from polyfed.federation.fleet import EngineFleet
 from polyfed.federation.ledger import Ledger
@@ -26,6 +27,7 @@ from polyfed.runs.checkpoint import RunDirectory, disk_trouble
 from polyfed.runs.evaluation import Evaluation, EvaluationSteps
 from polyfed.runs.failures import FAILURES_LOG
 from polyfed.runs.federation import Federation, cohorts_of, scored_clients
+from polyfed.runs.manifest import other_data
 
 logger = logging.getLogger(__name__)
 
@@ -131,10 +133,16 @@ class Run:
     @property
     def summary(self) -> dict[str, Any]:
         """The result of a finished run."""
-        return dict(json.loads((self.path / "summary.json").read_text()))
+        return self.directory.files.summary()
 
     def _begin(self) -> None:
         if self.directory.manifest:
+            before = self.directory.manifest["torch"]
+            if before != torch.__version__:
+                logger.warning(
+                    "%s was begun with torch %s and goes on with torch %s: results may differ in the last bits",
+                    *(self.path, before, torch.__version__),
+                )
             self._go_back()
             if "description" not in self.directory.manifest:  # begun by an older version
                 self.directory.write_description(self.federation.description)
@@ -179,7 +187,7 @@ class Run:
         manifest = self.directory.manifest
         if (manifest["round"], manifest["prepared"]) != (self.round, self.prepared):
             self._commit()
-        if self.finished:
+        if self.finished and not self.directory.concluded:
             self._conclude()
 
     def _commit_if_due(self) -> None:
@@ -264,9 +272,10 @@ class Run:
             if failure.traceback:
                 told.setdefault(failure.traceback, []).append(f"{name} in step '{failure.step}'")
         if told:
-            with (self.path / FAILURES_LOG).open("a") as file:
+            with self.directory.folder.append(FAILURES_LOG) as file:
                 for text, all_of_them in told.items():
-                    file.write(f"round {self.fleet.round}: {', '.join(all_of_them)}\n{text}\n")
+                    line = f"round {self.fleet.round}: {', '.join(all_of_them)}\n{text}\n"
+                    file.write(line.encode(errors="backslashreplace"))
 
     def _name(self, failure: Failure) -> str:
         assert failure.client is not None, "a server's step that fails ends the run at once"
@@ -295,7 +304,7 @@ class Run:
     def _commit(self) -> None:
         began = time.perf_counter()
         label = str(self.round) if self.prepared else "start"
-        states = self.directory.path / "states"
+        states = self.directory.states_path
         saved = self.engine.save(states, label) + self.server.shelf.save(states, label)
         facts = {
             "prepared": self.prepared,
@@ -317,18 +326,24 @@ class Run:
         """Be what the last checkpoint was."""
         state = self.directory.rewind()
         manifest = self.directory.manifest
-        if manifest["data"] != self.federation.fingerprint:
+        others = other_data(manifest["data"], self.federation.fingerprint)
+        if others:
             raise RunError(
-                f"the data are not those that {self.path} began with: it cannot be resumed with others"
+                f"the data are not those that {self.path} began with ({others}): it cannot be resumed with others"
             )
         self._reset()
-        self.server.restore(state)
-        self.server.shelf.restore(self.directory.shelf_files())
-        for line in self.directory.ledger.lines():
-            self.ledger.replay(line)
-        self.last = None
-        for line in self.directory.history.lines():
-            self.last = line
+        try:
+            self.server.restore(state)
+            self.server.shelf.restore(self.directory.shelf_files())
+            for line in self.directory.ledger.lines():
+                self.ledger.replay(line)
+            self.last = None
+            for line in self.directory.history.lines():
+                self.last = line
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise CheckpointError(
+                f"{self.path} was edited: what it says of its last checkpoint is no such thing ({describe(error)})"
+            ) from error
         self.round = manifest["round"]
         self.prepared = manifest["prepared"]
         self.seconds = manifest["seconds"]
@@ -352,8 +367,6 @@ class Run:
 
     def _conclude(self) -> None:
         """Write every final model and the summary."""
-        self._write_models()
-        logger.debug("%s: final models are written", self.path)
         lines = [line for line in self.directory.history.lines() if "summary" in line]
         if not lines or lines[-1]["round"] != self.round:
             raise RunError(f"{self.path} has no result: in its last round no client could be scored")
@@ -376,28 +389,33 @@ class Run:
             "seconds": round(self.seconds, 3),
             "failures": sum(len(line.get("failures", ())) for line in self.directory.history.lines()),
         }
-        disk.replace(self.path / "summary.json", (json.dumps(summary, indent=1) + "\n").encode())
+        self.directory.conclude(*self._write_models(), summary)
 
-    def _write_models(self) -> None:
-        """A file for each client that has a model of its own; one per architecture where clients share one."""
+    def _write_models(self) -> tuple[dict[str, str], dict[str, Any]]:
+        """A file for each client that has a model of its own; one per architecture where clients share one.
+
+        The digests of the files, and who has which.
+        """
         roster = self.federation.roster
+        digests: dict[str, str] = {}
         trained = [roster[index] for index in sorted(self.client_files())]
         if "model" in self.method.keeps or self.method.personal:
             for reply in self.evaluation.final_models(trained, self.server):
-                self._write_model(reply.client.name, reply.client.architecture, reply["weights"])
+                digests |= self._write_model(reply.client.name, reply.client.architecture, reply["weights"])
         firsts = [int((roster.which == place).argmax()) for place in range(len(roster.architectures))]
         for facts in (roster[index] for index in firsts):
             served = self.method.serves(self.server, facts)
             if served is not None:
-                self._write_model(facts.architecture, facts.architecture, served)
+                digests |= self._write_model(facts.architecture, facts.architecture, served)
         shared = {"architectures": roster.architectures, "which": roster.which.tolist()}
         if roster.names.given is not None:
             shared["names"] = roster.names.given
-        disk.replace(self.path / "models" / "clients.json", json.dumps(shared).encode())
         if self.server.model is not None and self.server.architecture is not None:
-            self._write_model("server", self.server.architecture, learn.weights_of(self.server.model))
+            weights = learn.weights_of(self.server.model)
+            digests |= self._write_model("server", self.server.architecture, weights)
+        return digests, shared
 
-    def _write_model(self, name: str, architecture: str, weights: Weights) -> None:
+    def _write_model(self, name: str, architecture: str, weights: Weights) -> dict[str, str]:
         facts = {
             "architecture": architecture,
             "shape": self.server.shape,
@@ -407,7 +425,8 @@ class Run:
         }
         # One key: safetensors writes several in no fixed order, and equal models should be equal files.
         metadata = {METADATA_KEY: json.dumps(facts)}
-        path = self.path / "models" / f"{models.file_name(name)}.safetensors"
+        file = f"{models.file_name(name)}.safetensors"
         tensors = {key: tensor.contiguous() for key, tensor in weights.items()}
-        # Not by save_file, whose files are closed to everybody but their owner, whatever the umask says.
-        path.write_bytes(safetensors.torch.save(tensors, metadata))
+        data = safetensors.torch.save(tensors, metadata)
+        self.directory.models.write(file, data)
+        return {file: digest(data)}

@@ -147,7 +147,7 @@ class Simulation:
 
     @property
     def fingerprint(self) -> str:
-        return self.dataset.fingerprint
+        return self.data.fingerprint
 
     def verify_data(self) -> None:
         """Compare what was decoded before with its fingerprints: a run that is resumed must go on with the same."""

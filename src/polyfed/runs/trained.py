@@ -16,7 +16,7 @@ from torch import nn
 from polyfed import learn, models
 from polyfed.data import InputForm, read_new_rows
 from polyfed.errors import CheckpointError
-from polyfed.runs.checkpoint import read_description, read_manifest
+from polyfed.runs.manifest import RunFiles, read_manifest
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ def predict(model: nn.Module, form: InputForm, rows: Any) -> Predictions:
 
 def form_of(run: Path) -> InputForm:
     """The form of the data that a run's models were trained on."""
-    content = read_description(run, read_manifest(run))
+    content = RunFiles(run, read_manifest(run)).description()
     try:
         return InputForm.from_json(content)
     except (KeyError, TypeError):

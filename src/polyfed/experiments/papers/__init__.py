@@ -12,11 +12,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from polyfed.disk import read_yaml
 from polyfed.errors import ConfigError, nearest
 from polyfed.experiments.papers.paper import Paper
 from polyfed.experiments.papers.validate import check
 from polyfed.schema import explain
+from polyfed.yaml_files import read_yaml
 
 __all__ = ["Paper", "known", "load"]
 

@@ -16,7 +16,6 @@ from polyfed.experiments.papers.paper import Paper, PaperTable, RoundChoice, Tab
 from polyfed.experiments.papers.terms import parts_of
 from polyfed.learn import CONFUSION
 from polyfed.runs import metrics
-from polyfed.runs.checkpoint import read_lines
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound
 
@@ -58,7 +57,8 @@ class Evaluations:
 
     @classmethod
     def of(cls, run: Path, chosen: RoundChoice = "round") -> Evaluations:
-        return cls(read_lines(run / "history.jsonl"), chosen, sent_in(RunRecord(run).summary))
+        record = RunRecord(run)
+        return cls(record.history, chosen, sent_in(record.summary))
 
     def value(self, measure: str, at: ReportedRound) -> float | None:
         """A measure at one of the two rounds. What is measured only before the first round is the same at both.

@@ -11,6 +11,7 @@ from typing import Any
 
 import polyfed
 from polyfed import disk
+from polyfed.experiments.jobs import finished_record
 from polyfed.experiments.papers.claims import JUDGED, FindNumber, Verdict, judge_all, tally, what_of
 from polyfed.experiments.papers.numbers import Number, values_of
 from polyfed.experiments.papers.paper import (
@@ -72,7 +73,7 @@ def evaluations(plan: ReproductionPlan) -> dict[RunKey, Evaluations]:
     return {
         key: Evaluations.of(job.path, plan.paper.chosen)
         for key, job in plan.jobs.items()
-        if (job.path / "summary.json").exists()
+        if finished_record(job.path) is not None
     }
 
 
@@ -177,7 +178,7 @@ def write_features(plan: ReproductionPlan, figure: FeaturesFigure) -> list[Path]
     """Draw the whole test set along the two directions in which a model's features vary most, one panel per run."""
     panels, shares = [], {}
     for (run, _, _), job in plan.jobs.items():
-        if (job.path / "summary.json").exists():
+        if finished_record(job.path) is not None:
             simulation = Simulation(job.config)
             test = simulation.whole_test
             model = api.load_model(job.path, simulation.name(figure.client))
