@@ -218,6 +218,7 @@ def test_a_teacher_with_batch_norm_stays_as_it_is_and_has_the_clients_own_norms(
         teacher = me.scratch_model(me.facts.architecture)
         before = learn.weights_of(teacher)
         answer = answers(me, ask)
+        answer(torch.arange(3), me.inputs(me.train)[:3])
         after = learn.weights_of(teacher)
         own = me.memory["norms"]
         seen.append(

@@ -28,6 +28,7 @@ class Asking(Method):
             return x.flatten(1).sum(dim=1)
 
         answer = local_training.answers(me, brightness)
+        assert not asked  # a loss that is not used after all costs nothing
         batches = []
 
         def extra(_model: Any, rows: Tensor, x: Tensor, logits: Tensor) -> Tensor:
