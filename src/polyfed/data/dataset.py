@@ -81,6 +81,16 @@ class DataSet:
         """Grey or colour, for images."""
         return {1: "L", 3: "RGB"}.get(self.inputs.shape[-1]) if self.is_image else None  # type: ignore[return-value]
 
+    @property
+    def limits(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """The smallest and the largest normalised value of each channel: of images of 8 bits. Else None."""
+        if self.inputs.dtype != np.uint8:
+            return None
+        constants = list(zip(self.mean, self.std, strict=True))
+        return tuple(-mean / std for mean, std in constants), tuple(
+            (1 - mean) / std for mean, std in constants
+        )
+
     def column(self, name: str) -> Ints:
         """The codes of a further column."""
         if name not in self.columns:

@@ -11,6 +11,13 @@ from polyfed.learn.evaluate import (
     score,
 )
 from polyfed.learn.flat import flat_gradient, flat_step
+from polyfed.learn.generation import (
+    activation_loss,
+    balance_loss,
+    frozen,
+    keeping_statistics,
+    one_hot_loss,
+)
 from polyfed.learn.learner import Learner, batch_count, batches, draw_batch
 from polyfed.learn.losses import (
     Distillation,
@@ -57,7 +64,9 @@ __all__ = [
     "TableMean",
     "Training",
     "WeightedMean",
+    "activation_loss",
     "are_probabilities",
+    "balance_loss",
     "batch_count",
     "batches",
     "can_stack",
@@ -72,7 +81,9 @@ __all__ = [
     "flat_gradient",
     "flat_step",
     "freeze_norms",
+    "frozen",
     "is_statistic",
+    "keeping_statistics",
     "kl",
     "knowledge_loss",
     "load_metrics",
@@ -82,6 +93,7 @@ __all__ = [
     "metrics_of",
     "named_tensors",
     "norm_entries",
+    "one_hot_loss",
     "predict",
     "prefers_channels_last",
     "project",

@@ -7,6 +7,7 @@ from polyfed.methods.fdmeta import FDMeta
 from polyfed.methods.fedavg import FedAvg
 from polyfed.methods.feddf import FedDF
 from polyfed.methods.fedh2l import FedH2L
+from polyfed.methods.fedkf import FedKF
 from polyfed.methods.fedmd import FedMD
 from polyfed.methods.fedproto import FedProto
 from polyfed.methods.fedprox import FedProx
@@ -22,6 +23,7 @@ __all__ = [
     "FedAvg",
     "FedDF",
     "FedH2L",
+    "FedKF",
     "FedMD",
     "FedProto",
     "FedProx",
