@@ -13,7 +13,8 @@ from polyfed import Client, Fields, Fleet, Kind, Method, MethodSettings, Server,
 from polyfed.engines import Inline, Pool
 from polyfed.errors import ConfigError, MethodError, RunError
 from polyfed.federation.message import decode, encode
-from polyfed.federation.method import registered
+from polyfed.federation.method import reads_single_replies, registered
+from polyfed.learn import Training
 from polyfed.runs.checkpoint import read_lines
 from polyfed.runs.history import RunRecord
 
@@ -321,5 +322,6 @@ def test_a_subclass_with_a_round_of_its_own_may_read_replies(make_run: MakeRun) 
 
 
 def test_methods_that_average_say_that_they_see_no_single_reply() -> None:
-    single = {name for name, kind in registered().items() if kind.single_replies}
+    methods = {name: kind(kind.Settings(), Training()) for name, kind in registered().items()}
+    single = {name for name, method in methods.items() if reads_single_replies(method)}
     assert {"fedavg", "fedprox", "fedmd", "dsfl", "fdmeta", "local", "aggregated"}.isdisjoint(single)

@@ -243,7 +243,7 @@ class EngineFleet:
         """Replies that a method's round is going to read one by one."""
         method = self.program.method
         for reply in replies:
-            if reply.fields and not reads_single_replies(type(method)):
+            if reply.fields and not reads_single_replies(method):
                 raise MethodError(
                     f"{type(method).__name__} says that it reads no single replies (single_replies = False):"
                     " use fleet.mean, or leave that out"

@@ -182,7 +182,7 @@ class Method(StepOwner):
     single_replies: ClassVar[bool] = True
     """Whether the round reads what single clients sent (`ask`, `stream`, peers in gossip). A method that only takes
     means (`fleet.mean`) says False, and is held to it: then nobody need ever see one client's reply. What a class says
-    holds for its own `round`, not for one that a subclass writes."""
+    holds for its own `round`, not for one that a subclass writes. May be a property, where it depends on settings."""
     server: ClassVar[bool] = True
     """Whether a server takes part in learning (a peer-to-peer method says False)."""
     final_stage: ClassVar[str] = ""
@@ -365,11 +365,12 @@ def _warn_if_hidden(entry: EntryPoint) -> None:
         )
 
 
-def reads_single_replies(method: type[Method]) -> bool:
+def reads_single_replies(method: Method) -> bool:
     """Whether a method's round may read what single clients sent: what the class says that wrote the round."""
-    for kind in method.__mro__:
+    for kind in type(method).__mro__:
         if "single_replies" in vars(kind):
-            return bool(vars(kind)["single_replies"])
+            said = vars(kind)["single_replies"]
+            return bool(said.__get__(method) if isinstance(said, property) else said)
         if "round" in vars(kind):
             return True
     return True

@@ -6,6 +6,7 @@ from polyfed.methods.dsfl import DSFL
 from polyfed.methods.fdmeta import FDMeta
 from polyfed.methods.fedavg import FedAvg
 from polyfed.methods.feddf import FedDF
+from polyfed.methods.fedgkd import FedGKD
 from polyfed.methods.fedh2l import FedH2L
 from polyfed.methods.fedkf import FedKF
 from polyfed.methods.fedmd import FedMD
@@ -13,15 +14,20 @@ from polyfed.methods.fedproto import FedProto
 from polyfed.methods.fedprox import FedProx
 from polyfed.methods.ktpfl import KTpFL
 from polyfed.methods.local import Local
+from polyfed.methods.moon import MOON
 from polyfed.methods.pooled import Pooled
+from polyfed.methods.qffl import QFFL
 
 __all__ = [
     "DSFL",
+    "MOON",
+    "QFFL",
     "Aggregated",
     "Cronus",
     "FDMeta",
     "FedAvg",
     "FedDF",
+    "FedGKD",
     "FedH2L",
     "FedKF",
     "FedMD",

@@ -10,13 +10,18 @@ With clients of several architectures, `within: architecture` averages among the
 averaged like all others, or each client keeps its own (FedBN, Li et al. 2021), or their statistics are recomputed:
 restate: each client runs the averaged model over its data, and the mean of the statistics is taken.
 
-A method that is FedAvg with another local loss is a subclass that defines `local_loss`.
+With `inactive: cached` the server keeps every client's last model (T1 of FedKF, see `last_models`): clients go on from
+the mean of the cohort's, and what is served is the mean of everybody's.
+
+A method that is FedAvg with another local loss is a subclass that defines `local_loss`; `also_sent` if the loss needs
+more from the server than the weights, `remember` if it needs something of the client's last round.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
+from pydantic import model_validator
 from torch import nn
 
 from polyfed import learn
@@ -37,7 +42,7 @@ from polyfed.federation import (
     register,
     stacks,
 )
-from polyfed.methods import local_training
+from polyfed.methods import last_models, local_training
 
 
 class FedAvgSettings(MethodSettings):
@@ -48,13 +53,24 @@ class FedAvgSettings(MethodSettings):
     batch_norm: Literal["average", "local", "recompute"] = "average"
     """BatchNorm layers: average all of them; keep each client's own (FedBN); or average what is trained and
     recompute the running statistics of the averaged model on the clients' data."""
+    inactive: Literal["ignore", "cached"] = "ignore"
+    """What clients that are not in a round's cohort count: nothing; or cached, the server keeps everybody's last model,
+    and the mean of all of them is what is used (FedKF's active-inactive aggregation)."""
+    unseen: Literal["initial", "left-out"] = "initial"
+    """With `inactive: cached`, what counts for clients that never took part: the initial weights, as the paper prints
+    it, or nothing, as in its code; take the latter if there are many more clients than take part."""
+
+    @model_validator(mode="after")
+    def _check_statistics(self) -> Self:
+        if (self.inactive, self.batch_norm) == ("cached", "recompute"):
+            raise ValueError(last_models.NOTHING_RECOMPUTED)
+        return self
 
 
 def _train_together(self: FedAvg, us: list[Client], payloads: list[dict[str, Any]]) -> list[Fields] | None:
-    weights = [payload["weights"] for payload in payloads]
-    for me, model in zip(us, weights, strict=True):
-        self.load(me, model)
-    losses = [self.local_loss(me, model) for me, model in zip(us, weights, strict=True)]
+    for me, payload in zip(us, payloads, strict=True):
+        self.load(me, payload["weights"])
+    losses = [self.local_loss(me, **payload) for me, payload in zip(us, payloads, strict=True)]
     return [self.trained(me) for me in us] if local_training.train_together(us, losses) else None
 
 
@@ -65,7 +81,6 @@ class FedAvg(Method):
     name = "fedavg"
     summary = "the mean of the clients' weights (McMahan et al. 2017)"
     stages = ("trained",)
-    single_replies = False
     sends: ClassVar = {
         "weights": LikeWeights("weights"),
         "statistics": LikeWeights("weights", only=learn.is_statistic, kind=Kind.STATISTICS),
@@ -83,6 +98,10 @@ class FedAvg(Method):
         return frozenset({"memory"} if self.personal or self.training.keep_optimiser else ())
 
     @property
+    def single_replies(self) -> bool:  # type: ignore[override]
+        return self.settings.inactive == "cached"
+
+    @property
     def personal(self) -> bool:
         return self.settings.batch_norm == "local"
 
@@ -90,14 +109,17 @@ class FedAvg(Method):
 
     @client_step(sends=("weights",))
     @stacks(_train_together)
-    def train(self, me: Client, weights: Weights) -> Fields:
+    def train(self, me: Client, weights: Weights, *_: Any, **told: Any) -> Fields:
         self.load(me, weights)
-        local_training.train(me, self.local_loss(me, weights))
+        local_training.train(me, self.local_loss(me, weights, **told))
         return self.trained(me)
 
-    def local_loss(self, me: Client, weights: Weights) -> learn.LocalLoss | None:
-        """What is added to the cross-entropy of each batch: nothing."""
+    def local_loss(self, me: Client, weights: Weights, *_: Any, **told: Any) -> learn.LocalLoss | None:
+        """What is added to the cross-entropy of each batch: nothing. `told` is what `also_sent` sent."""
         return None
+
+    def remember(self, me: Client) -> None:
+        """What a client that has trained keeps in its memory for the next time: nothing."""
 
     def load(self, me: Client, weights: Weights) -> None:
         learn.load_weights(me.model, weights, partly=self.personal)
@@ -109,6 +131,7 @@ class FedAvg(Method):
 
     def trained(self, me: Client) -> Fields:
         me.measure("trained", whole=False)
+        self.remember(me)
         weights = learn.weights_of(me.model)
         if self.personal:
             me.memory["norms"] = {name: weights.pop(name) for name in sorted(learn.norm_entries(me.model))}
@@ -120,25 +143,30 @@ class FedAvg(Method):
         """The running statistics that the averaged model has on this client's data."""
         learn.load_weights(me.model, weights)
         learn.recompute_statistics(me.model, me.inputs(me.train), me.training.batch)
-        own = learn.weights_of(me.model)
-        return {"statistics": {name: own[name] for name in own if learn.is_statistic(name)}}
+        own = learn.weights_of(me.model).items()
+        return {"statistics": {name: tensor for name, tensor in own if learn.is_statistic(name)}}
 
     # -- on the server ---------------------------------------------------------------------------------------
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         models = server.shared_weights()
         cohort = fleet.sample()
+        source = last_models.Caching(fleet, server, self.settings.unseen) if self.single_replies else fleet
         share = (lambda client: client.samples) if self.settings.weighting == "samples" else None
+        mean: dict[str, Any] = {"share": share, "default": {}}
         for architecture in dict.fromkeys(facts.architecture for facts in cohort):
             members = [facts for facts in cohort if facts.architecture == architecture]
             model = models[architecture]
             own = learn.norm_entries(server.build(architecture)) if self.personal else frozenset()
             shared = {name: tensor for name, tensor in model.items() if name not in own}
-            model |= fleet.mean(self.train, members, "weights", share=share, default={}, weights=shared)
+            told = self.also_sent(server, architecture)
+            model |= source.mean(self.train, members, "weights", **mean, weights=shared, **told)
             if self.settings.batch_norm == "recompute" and any(map(learn.is_statistic, model)):
-                model |= fleet.mean(
-                    self.restate, members, "statistics", share=share, default={}, weights=model
-                )
+                model |= fleet.mean(self.restate, members, "statistics", **mean, weights=model)
+
+    def also_sent(self, server: Server, architecture: str) -> dict[str, Any]:
+        """What goes down to an architecture's clients beside the weights, once for all of them: nothing."""
+        return {}
 
     def serves(self, server: Server, client: Facts) -> Weights | None:
-        return server.shared_weights()[client.architecture]
+        return last_models.served(server, client.architecture)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
 
 from polyfed import learn
 from polyfed.federation import Client
@@ -32,3 +34,15 @@ def train_together(us: Sequence[Client], extras: Sequence[LocalLoss | None] | No
         extras=added,
     )
     return True
+
+
+def answers(me: Client, ask: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """answer(rows, x): what somebody who does not change meanwhile says of a batch of the client's training data.
+
+    All rows are asked about once, here, and not in every epoch again; unless batches are augmented, and so are never
+    the same: then each is asked about when it comes.
+    """
+    if me.training.augment:
+        return lambda _rows, x: ask(x)
+    said = ask(me.inputs(me.train))
+    return lambda rows, _x: said[rows]

@@ -156,7 +156,9 @@ def _method_facts(kind: type[Method], method: Method) -> Iterable[tuple[str, str
     yield "a client keeps", " and ".join(sorted(method.keeps, reverse=True)) or "nothing from round to round"
     yield "server", "takes part" if method.server else "takes no part"
     single = (
-        "looks at each client's reply" if reads_single_replies(kind) else "needs only the mean of the replies"
+        "looks at each client's reply"
+        if reads_single_replies(method)
+        else "needs only the mean of the replies"
     )
     yield "a round", single if sent and not all_data else ""
 
