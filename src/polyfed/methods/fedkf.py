@@ -3,7 +3,7 @@
 Clients fuse what their own data say with what the teacher knows, without any public data (T2): a generator learns to
 make inputs of which the teacher is sure, and the student learns from both.
 
-    server:  w^S, w^T ← initial weights                                                                  (s1, s2)
+    server:  w^S, w^T, w̄_k ← initial weights, for every client k                                         (s1, s2)
     each round t:
         S_t ← cohort                                                                                         (s3)
         fuse:  each client k in S_t:  student w ← w^S, generator θ ← θ_0                             (s4, c1, c2)
@@ -11,7 +11,13 @@ make inputs of which the teacher is sure, and the student learns from both.
                    Z ← noise                                                                                 (c4)
                    θ ← Adam on  L_G = L_IE + λ1 L_CE + λ2 L_A  of the teacher's answers to G(θ; Z)    (c5, Eq. 4)
                    w ← SGD on  L_S = CE(w; b) + γ KL(teacher ‖ student) on G(θ; Z)                    (c6, Eq. 7)
-        w^S ← Σ_k n_k w_k / Σ_k n_k over S_t;  w^T ← w^S                                                     (s6)
+        w̄_k ← w_k for k in S_t                                                                               (s5)
+        w^S ← Σ_k n_k w_k / Σ_k n_k over S_t (ACA);   w^T ← Σ_k n_k w̄_k / Σ_k n_k over all clients (OCA)     (s6)
+    w^T is what is served                                                                                    (s7)
+
+The teacher is the mean of everybody's last model (T1, see `last_models`); with `inactive: ignore` it is that of the
+cohort's, which is the start too: the authors' "FedKF-". Both go down once for all clients, and one only if they are the
+same.
 
 `flavour: authors` is what the authors' code does: all that differs is then set as there, and each is a setting of its
 own. Where the student steps first, one pass of generator and teacher serves both steps; where the generator does, the
@@ -46,18 +52,24 @@ from polyfed.federation import (
     client_step,
     register,
 )
-from polyfed.methods import imitation
+from polyfed.methods import imitation, last_models
 from polyfed.models import features_and_logits
 
 AUTHORS = {
     **{"keep_generator": True, "entropy": "normalised", "activation": "mean", "adversarial": True},
-    **{"equal_steps": True, "first": "student", "plain_first_round": True},
+    **{"equal_steps": True, "first": "student", "plain_first_round": True, "unseen": "left-out"},
 }
 
 
 class FedKFSettings(imitation.ImitationSettings):
     flavour: Literal["paper", "authors"] = "paper"
     """Where the paper and its authors' code differ, settings that are not given are as in the one or the other."""
+    inactive: Literal["cached", "ignore"] = "cached"
+    """What clients that are not in a round's cohort count: the teacher is the mean of everybody's last model, or of the
+    cohort's alone."""
+    unseen: last_models.Unseen = "initial"
+    """With `inactive: cached`, what counts for clients that never took part: the initial weights, or nothing (authors:
+    left-out)."""
     equal_steps: bool = False
     """Whether all clients make as many steps as the mean client has whole batches in its epochs (authors: true)."""
     plain_first_round: bool = False
@@ -79,7 +91,6 @@ class FedKF(Method):
     tells: ClassVar = {"teacher": Kind.WEIGHTS}
     stages = ("fused",)
     notes = ("generator-bytes",)
-    single_replies = False
     sends: ClassVar = {"weights": LikeWeights("weights")}
     Settings = FedKFSettings
     settings: FedKFSettings
@@ -91,6 +102,10 @@ class FedKF(Method):
     @property
     def keeps(self) -> frozenset[str]:
         return frozenset({"memory"} if self.settings.keep_generator or self.training.keep_optimiser else ())
+
+    @property
+    def single_replies(self) -> bool:  # type: ignore[override]
+        return self.settings.inactive == "cached"
 
     @client_step(sends=("weights",))
     def fuse(self, me: Client, weights: Weights, teacher: Weights, steps: int | None) -> Fields:
@@ -134,18 +149,14 @@ class FedKF(Method):
         server.memory["steps"] = max(1, self.training.epochs * whole) if equal else None
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        [model] = server.shared_weights().values()
-        mean = fleet.mean(
-            self.fuse,
-            fleet.sample(),
-            "weights",
-            share=lambda client: client.samples,
-            default={},
-            weights=model,
-            teacher={},
-            steps=server.memory["steps"],
-        )
-        model |= mean
+        cached = self.settings.inactive == "cached"
+        source = last_models.Caching(fleet, server, self.settings.unseen) if cached else fleet
+        if cohort := fleet.sample():
+            [(architecture, start)] = server.shared_weights().items()
+            overall = last_models.served(server, architecture) if cached and t > 1 else {}
+            told: dict[str, Any] = {"weights": start, "teacher": overall, "steps": server.memory["steps"]}
+            mean: dict[str, Any] = {"share": lambda client: client.samples, "default": {}}
+            start |= source.mean(self.fuse, cohort, "weights", **mean, **told)
 
     def serves(self, server: Server, client: Facts) -> Weights | None:
-        return server.shared_weights()[client.architecture]
+        return last_models.served(server, client.architecture)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from polyfed import learn
 from polyfed.federation import Client, MethodSettings
-from polyfed.models import build_generator, memory_format
+from polyfed.models import Limits, Shape, build_generator, memory_format
 
 Strength = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -60,13 +60,8 @@ class Imitator:
         self._memory: MutableMapping[str, Any] = me.memory.setdefault("generator", {}) if keep else {}
         self._rng, self._device = me.rng("noise"), me.device
         self._layout = memory_format(me.model) if len(me.shape) == 3 else torch.contiguous_format
-        self.model = build_generator(
-            me.shape,
-            settings.noise,
-            width=settings.width,
-            limits=me.train.dataset.limits,
-            generator=me.seeds.torch("generator") if keep else me.rng("generator"),
-        ).to(me.device)
+        stream = me.seeds.torch("generator") if keep else me.rng("generator")
+        self.model = generator(settings, me.shape, me.train.dataset.limits, stream).to(me.device)
         if self._memory:
             learn.load_weights(self.model, self._memory["weights"])
         adam = learn.Training(optimiser="adam", lr=settings.generator_lr, keep_optimiser=keep)
@@ -101,6 +96,13 @@ class Imitator:
         if self.settings.keep_generator:
             self._memory["weights"] = learn.weights_of(self.model)
         return _bytes(self._memory)
+
+
+def generator(
+    settings: ImitationSettings, shape: Shape, limits: Limits | None, stream: torch.Generator | None = None
+) -> nn.Module:
+    """A new generator of inputs of this shape, between these limits."""
+    return build_generator(shape, settings.noise, width=settings.width, limits=limits, generator=stream)
 
 
 def divergence(student: nn.Module, made: Tensor, answers: Tensor) -> Tensor:
