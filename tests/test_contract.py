@@ -113,6 +113,12 @@ def test_the_flavours_of_fedkf_keep_the_contract(flavour: str, config: dict[str,
 
 
 @pytest.mark.slow
+def test_fedgen_keeps_the_contract_on_models_that_would_be_stacked() -> None:
+    config = {"models": {"names": ["mlp-small"]}, "stack": 3, **HALF}
+    check_method(registered()["fedgen"], config=config)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["local", "fedavg", "fedprox"])
 def test_stacked_clients_keep_the_contract(name: str) -> None:
     check_method(registered()[name], config={"models": {"names": ["mlp-small"]}, "stack": 3})

@@ -13,7 +13,9 @@ from polyfed.learn.evaluate import (
 from polyfed.learn.flat import flat_gradient, flat_step
 from polyfed.learn.generation import (
     activation_loss,
+    agree,
     balance_loss,
+    diversity_loss,
     frozen,
     keeping_statistics,
     one_hot_loss,
@@ -65,6 +67,7 @@ __all__ = [
     "Training",
     "WeightedMean",
     "activation_loss",
+    "agree",
     "are_probabilities",
     "balance_loss",
     "batch_count",
@@ -74,6 +77,7 @@ __all__ = [
     "count_right",
     "cross_entropy",
     "distil",
+    "diversity_loss",
     "draw_batch",
     "entropy",
     "evaluating",

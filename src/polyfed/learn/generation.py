@@ -1,19 +1,23 @@
 """What a generator is told to minimise when it learns, without any data, what a teacher was trained on.
 
-All losses are those of FedKF (paper 001, Eq. 1–4), made of the teacher's answers to a batch of generated inputs; each
-is a mean over the rows. The teacher is `frozen`: gradients pass through it and leave it as it is.
+The first three losses are those of FedKF (paper 001, Eq. 1–4), made of the teacher's answers to a batch of generated
+inputs; each is a mean over the rows. The teacher is `frozen`: gradients pass through it and leave it as it is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polyfed.learn.training import BATCH_NORMS
+from polyfed.learn.learner import Learner
+from polyfed.learn.training import BATCH_NORMS, Training
+from polyfed.models import FeatureGenerator
 
 
 def one_hot_loss(logits: Tensor) -> Tensor:
@@ -38,6 +42,46 @@ def activation_loss(features: Tensor, *, mean: bool = False) -> Tensor:
     With 256 features the mean is 256 times smaller.
     """
     return -(features.abs().mean() if mean else features.abs().sum(dim=1).mean())
+
+
+def diversity_loss(noise: Tensor, made: Tensor) -> Tensor:
+    """exp(−mean of |z_i − z_j|² · |x_i − x_j|) over all pairs of rows: 1 if all that is made is alike (FedGen).
+
+    The squared distance of noise and the distance of what is made of it are means over their columns.
+    """
+    apart = (noise.unsqueeze(0) - noise.unsqueeze(1)).square().mean(dim=2)
+    different = (made.unsqueeze(0) - made.unsqueeze(1)).abs().mean(dim=2)
+    return (-(apart * different).mean()).exp()
+
+
+def agree(
+    maker: FeatureGenerator,
+    heads: Sequence[nn.Module],
+    counts: Tensor,
+    training: Training,
+    stream: torch.Generator,
+    memory: MutableMapping[str, Any] | None = None,
+) -> None:
+    """Train a generator of features until heads take what it makes for what it should be (FedGen).
+
+    It makes `training.steps` steps down  Σ_k mean of (c_k,y / Σ_j c_j,y) CE(head_k(G(noise, y)), y) + diversity,  with
+    `training.batch` labels y each, drawn as often as they are in all counts.
+
+    counts: heads × classes, how much each head has seen of each class.
+    """
+    learner = Learner(maker, training, memory)
+    total = counts.sum(dim=0)
+    device = maker.out.weight.device
+    shares = (counts / total.clamp(min=1)).to(device)
+    for _ in range(training.steps or 1):
+        labels = torch.multinomial(total, training.batch, replacement=True, generator=stream).to(device)
+        noise, features = maker.make(labels, stream)
+        loss = diversity_loss(noise, features)
+        for share, head in zip(shares, heads, strict=True):
+            each = F.cross_entropy(head(features), labels, reduction="none")
+            loss = loss + (share[labels] * each).mean()
+        learner.step(loss)
+    learner.finish()
 
 
 @contextmanager

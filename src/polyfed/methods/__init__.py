@@ -6,6 +6,7 @@ from polyfed.methods.dsfl import DSFL
 from polyfed.methods.fdmeta import FDMeta
 from polyfed.methods.fedavg import FedAvg
 from polyfed.methods.feddf import FedDF
+from polyfed.methods.fedgen import FedGen
 from polyfed.methods.fedgkd import FedGKD
 from polyfed.methods.fedh2l import FedH2L
 from polyfed.methods.fedkf import FedKF
@@ -28,6 +29,7 @@ __all__ = [
     "FedAvg",
     "FedDF",
     "FedGKD",
+    "FedGen",
     "FedH2L",
     "FedKF",
     "FedMD",
