@@ -44,6 +44,7 @@ def test_every_registered_method_keeps_the_contract(name: str) -> None:
         {"batch_norm": "local"},
         {"batch_norm": "recompute"},
         {"weighting": "uniform"},
+        {"inactive": "cached"},
     ],
 )
 def test_the_variants_of_fedavg_keep_the_contract(settings: dict[str, Any]) -> None:
@@ -102,6 +103,43 @@ def test_the_variants_of_fedproto_keep_the_contract() -> None:
     check_method(registered()["fedproto"], config={"models": models, **HALF}, **settings)
 
 
+CACHED = {"inactive": "cached"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "settings", "config"),
+    [
+        ("fedavg", CACHED, HALF),
+        ("fedavg", {**CACHED, "unseen": "left-out", "within": "architecture"}, HALF),
+        ("fedavg", {**CACHED, "batch_norm": "local"}, HALF),
+        ("fedprox", CACHED, {**HALF, "wire": {"up": {"weights": "half"}}}),
+        ("fedgkd", {**CACHED, "buffer": 2}, HALF),
+        ("fedgkd", {"batch_norm": "local", "within": "architecture"}, HALF),
+        ("fedgkd", {"wait": True, "buffer": 2}, {}),
+        ("moon", CACHED, HALF),
+        ("moon", {"batch_norm": "local", "within": "architecture"}, HALF),
+        ("qffl", {"q": 0.01}, HALF),
+    ],
+    ids=[
+        "fedavg with cached models",
+        "fedavg with cached models of several architectures",
+        "fedavg with cached models and local norms",
+        "fedprox with cached models in half precision",
+        "fedgkd with cached models",
+        "fedgkd with local norms",
+        "fedgkd that waits",
+        "moon with cached models",
+        "moon with local norms",
+        "qffl in part",
+    ],
+)
+def test_methods_of_paper_001_keep_the_contract_in_part(
+    name: str, settings: dict[str, Any], config: dict[str, Any]
+) -> None:
+    check_method(registered()[name], config=config, **settings)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "config", [{}, {"models": {"names": ["mlp-small"]}, "stack": 3, **HALF}], ids=["cnn", "mlp"]
@@ -119,7 +157,7 @@ def test_fedgen_keeps_the_contract_on_models_that_would_be_stacked() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["local", "fedavg", "fedprox"])
+@pytest.mark.parametrize("name", ["local", "fedavg", "fedprox", "fedgkd", "moon", "qffl"])
 def test_stacked_clients_keep_the_contract(name: str) -> None:
     check_method(registered()[name], config={"models": {"names": ["mlp-small"]}, "stack": 3})
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -132,3 +133,60 @@ def close(found: Weights, model: nn.Module, *, within: float = 1e-6) -> bool:
     expected = model.state_dict()
     assert found.keys() == expected.keys()
     return all(torch.allclose(found[name], tensor, atol=within, rtol=0) for name, tensor in expected.items())
+
+
+def mean_of(states: Sequence[Weights], shares: Sequence[float]) -> Weights:
+    """The weighted mean of weights, in double precision."""
+    total = sum(shares)
+    return {
+        name: sum(
+            (share / total * state[name].double() for state, share in zip(states, shares, strict=True)),
+            start=torch.zeros_like(tensor, dtype=torch.float64),
+        ).to(tensor.dtype)
+        for name, tensor in states[0].items()
+    }
+
+
+def alike(found: Weights, expected: Weights, *, within: float = 1e-6) -> bool:
+    """Whether weights are the same, but for rounding."""
+    assert found.keys() == expected.keys()
+    return all(torch.allclose(found[name], expected[name], atol=within, rtol=0) for name in expected)
+
+
+LocalLoss = Callable[[int, int, nn.Module, Weights, Weights | None], Loss]
+"""local_loss(client, number, model, start, last): what a client minimises in a round, whose model begins with `start`
+and was `last` when it was trained for the last time."""
+
+
+@dataclass
+class Averaged:
+    """What rounds of FedAvg leave behind."""
+
+    active: Weights
+    """The mean over the last cohort."""
+    last: dict[int, Weights]
+    """Every client's last model."""
+    globals: list[Weights]
+    """What each round has made."""
+
+
+def averaging(run: Run, local_loss: LocalLoss | None = None, *, epochs: int = 1) -> Averaged:
+    """The run's rounds of FedAvg of `plain`, by the samples of each client, written out."""
+    bench = Bench(run)
+    model = run.federation.build("plain")
+    active = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    done = Averaged(active, {}, [])
+    for number in range(1, run.config.rounds + 1):
+        cohort = bench.cohort(number)
+        for client in cohort:
+            model.load_state_dict(done.active)
+            x, y = bench.own(client)
+            loss = towards(y)
+            if local_loss is not None:
+                loss = local_loss(client, number, model, done.active, done.last.get(client))
+            descend(model, x, loss, bench.stream("batches", client, number, 1), epochs)
+            done.last[client] = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        shares = [len(bench.own(client)[1]) for client in cohort]
+        done.active = mean_of([done.last[client] for client in cohort], shares)
+        done.globals.append(done.active)
+    return done

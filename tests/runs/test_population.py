@@ -32,12 +32,12 @@ def peak_memory(*, anew: bool = False) -> int:
 
 
 @pytest.mark.parametrize("test_split", [True, False])
-@pytest.mark.parametrize("method", ["fedavg", "local"])
+@pytest.mark.parametrize("method", ["fedavg", {"name": "fedavg", "inactive": "cached"}, "local"], ids=str)
 def test_ten_thousand_clients_touch_only_the_cohort(
     crowd: tuple[np.ndarray, np.ndarray],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    method: str,
+    method: str | dict[str, str],
     test_split: bool,
 ) -> None:
     seen: set[int] = set()

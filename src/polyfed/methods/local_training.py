@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 from torch import Tensor
@@ -39,10 +40,10 @@ def train_together(us: Sequence[Client], extras: Sequence[LocalLoss | None] | No
 def answers(me: Client, ask: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
     """answer(rows, x): what somebody who does not change meanwhile says of a batch of the client's training data.
 
-    All rows are asked about once, here, and not in every epoch again; unless batches are augmented, and so are never
-    the same: then each is asked about when it comes.
+    All rows are asked about at once with the first batch, and not in every epoch again; unless batches are augmented,
+    and so are never the same: then each is asked about when it comes.
     """
     if me.training.augment:
         return lambda _rows, x: ask(x)
-    said = ask(me.inputs(me.train))
-    return lambda rows, _x: said[rows]
+    said = functools.cache(lambda: ask(me.inputs(me.train)))
+    return lambda rows, _x: said()[rows]

@@ -1,0 +1,57 @@
+"""Answers of somebody who does not change while a client trains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.conftest import MakeRun
+from torch import Tensor
+
+from polyfed import Client, Fields, Fleet, Method, Server, client_step
+from polyfed.federation.message import decode
+from polyfed.methods import local_training
+
+
+class Asking(Method):
+    """A client that trains with a teacher who says how bright a row is, and counts what it is asked."""
+
+    name = "asking"
+
+    @client_step
+    def train(self, me: Client) -> Fields:
+        asked: list[int] = []
+
+        def brightness(x: Tensor) -> Tensor:
+            asked.append(len(x))
+            return x.flatten(1).sum(dim=1)
+
+        answer = local_training.answers(me, brightness)
+        assert not asked  # a loss that is not used after all costs nothing
+        batches = []
+
+        def extra(_model: Any, rows: Tensor, x: Tensor, logits: Tensor) -> Tensor:
+            assert torch.allclose(answer(rows, x), x.flatten(1).sum(dim=1), atol=1e-4)
+            batches.append(len(rows))
+            return logits.sum() * 0
+
+        local_training.train(me, extra)
+        me.memory["asked"], me.memory["batches"] = asked, batches
+        return {}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        fleet.ask(self.train, fleet.sample())
+
+
+@pytest.mark.parametrize("augment", [True, False])
+def test_rows_are_asked_about_once_unless_each_batch_is_another(make_run: MakeRun, augment: bool) -> None:
+    run = make_run(Asking, rounds=1, training={"augment": augment, "epochs": 3})
+    run.go()
+    assert run.last is not None
+    assert "failures" not in run.last
+    for client, file in run.client_files().items():
+        memory = decode(file.read_bytes())["memory"]
+        rows = len(run.federation.holdings(client).train)
+        assert sum(memory["batches"]) == 3 * rows
+        assert memory["asked"] == (memory["batches"] if augment else [rows])
