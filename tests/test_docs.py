@@ -30,6 +30,7 @@ from polyfed.experiments import papers
 from polyfed.federation import method as methods
 from polyfed.federation.method import Method, Need, registered
 from polyfed.learn import Training
+from polyfed.report.tables import mixed_models
 from polyfed.runs.config import read_config
 
 ROOT = Path(__file__).parents[1]
@@ -232,7 +233,7 @@ def test_readme_lists_every_method() -> None:
 def test_readme_says_of_a_method_what_it_declares(name: str) -> None:
     different, leaves, public, _ = rows_of_methods()[name]
     method = OURS[name](OURS[name].Settings(), Training())
-    assert different == ("in groups" if Need.COMMON_ARCHITECTURE in method.needs else "yes")
+    assert different == mixed_models(OURS[name], method.needs)
     assert set(leaves.split(", ")) == leaving(method)
     assert public.partition(",")[0] == public_data(method)
 

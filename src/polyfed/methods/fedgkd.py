@@ -3,13 +3,13 @@
 FedAvg whose clients are held to the global models of the last rounds:
 
     each round t:
-        w̄ ← mean of the last M global models, w_t the last of them            (also sent, once for all clients)
-        each client minimises  CE(z, y) + (γ/2) · KL(softmax(z̄) ‖ softmax(z))  over its own data, with the logits z̄
-        of w̄ in evaluation mode; mean over the rows, temperature 1
+        also sent:  w̄ ← mean of the last M global models, w_t the last of them
+        each client k minimises  CE(z, y) + (γ/2) · KL(softmax(z̄) ‖ softmax(z))  over its own data
 
-A global model is what a round has made: the initial weights are none, so nobody teaches in the first round. Then the
-authors' code teaches with as many models as there are; paper 001's waits until there are M: `wait`. With `inactive:
-cached` the global models are those that are served.
+z̄ are the logits of w̄, in evaluation mode; the divergence is a mean over the rows, at temperature 1. A global model is
+what a round has made: the initial weights are none, so nobody teaches in the first round. Then the authors' code
+teaches with as many models as there are; that of paper 001 waits until there are M: `wait`. With `inactive: cached` the
+global models are those that are served.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 FedAvg whose clients' features are drawn to the global model's, and away from those of their own last model:
 
-    each client k minimises  CE(z, y) + µ · ℓ  over its own data                                           (Eq. 4)
-        ℓ = −log( exp(cos(f, f_glob)/τ) / (exp(cos(f, f_glob)/τ) + exp(cos(f, f_prev)/τ)) )                (Eq. 3)
+    each client k minimises  CE(z, y) + µ · ℓ  over its own data
+        ℓ = −log( exp(cos(f, f_glob)/τ) / (exp(cos(f, f_glob)/τ) + exp(cos(f, f_prev)/τ)) )
 
 f, f_glob and f_prev are the features of a row in the model that is trained, in the global model that it began with, and
 in the client's own model as it was when it last took part; mean over the rows. The latter two stay as they are, in
@@ -71,7 +71,7 @@ class MOON(FedAvg):
 
 
 def contrastive(features: Tensor, towards: Tensor, away: Tensor, temperature: float) -> Tensor:
-    """Eq. 3, a mean over rows: cross-entropy of the two cosines, where the first is the right one."""
+    """ℓ, a mean over rows: the cross-entropy of the two cosines, of which the first is the right one."""
     cosines = [F.cosine_similarity(features, others) for others in (towards, away)]
     nearness = torch.stack(cosines, dim=1) / temperature  # rows × 2
     return F.cross_entropy(nearness, nearness.new_zeros(len(nearness), dtype=torch.long))
