@@ -21,6 +21,7 @@ from polyfed.federation.message import decode
 from polyfed.methods.fedkf import FedKFSettings
 from polyfed.runs.api import SimulatedRun as Run
 from polyfed.runs.checkpoint import read_lines
+from polyfed.testing import failures_of
 
 NOISE, WIDTH = 4, 6
 
@@ -398,3 +399,17 @@ def test_a_table_of_feature_vectors_is_learnt(flavour: str, tmp_path: Any) -> No
     x = rng.normal(size=(300, 6)) * [1, 10, 100, 1, 1, 1] + 5
     y = ((x[:, 0] - 5) + (x[:, 1] - 5) / 10 > 0).astype(int)
     assert learns((x, y), "mlp-small", tmp_path, flavour=flavour) > 0.85
+
+
+@pytest.mark.parametrize("flavour", ["paper", "authors"])
+@pytest.mark.parametrize("batch", [1, 1000])
+def test_batches_of_one_row_and_of_more_rows_than_there_are_do_no_harm(
+    federate: Prepare, batch: int, flavour: str
+) -> None:
+    """A generator's BatchNorm needs two rows of noise at least; the mean client has no whole batch of 1000."""
+    method = {"name": "fedkf", "flavour": flavour, "noise": NOISE, "width": WIDTH}
+    training = {"lr": 0.01, "batch": batch, "epochs": 1}
+    run = federate([normed], method=method, server=False, rounds=2, training=training)
+    run.go()
+    assert failures_of(run.path) == []
+    assert all(bool(tensor.isfinite().all()) for tensor in served(run).values())
