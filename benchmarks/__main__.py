@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import peers, population, roundtrip, shelf, speed, teachers
+from benchmarks import fusion, peers, population, roundtrip, shelf, speed, teachers
 
 
 def main() -> None:
@@ -16,6 +16,7 @@ def main() -> None:
     peers.main()
     teachers.main()
     shelf.main()
+    fusion.main()
 
 
 if __name__ == "__main__":

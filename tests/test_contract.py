@@ -141,6 +141,22 @@ def test_methods_of_paper_001_keep_the_contract_in_part(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "config", [{}, {"models": {"names": ["mlp-small"]}, "stack": 3, **HALF}], ids=["cnn", "mlp"]
+)
+@pytest.mark.parametrize("flavour", ["paper", "authors"])
+def test_the_flavours_of_fedkf_keep_the_contract(flavour: str, config: dict[str, Any]) -> None:
+    """Also on MLPs that would be stacked: what a client learns of the teacher must not be dropped."""
+    check_method(registered()["fedkf"], config=config, flavour=flavour, width=16, noise=10)
+
+
+@pytest.mark.slow
+def test_fedgen_keeps_the_contract_on_models_that_would_be_stacked() -> None:
+    config = {"models": {"names": ["mlp-small"]}, "stack": 3, **HALF}
+    check_method(registered()["fedgen"], config=config)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["local", "fedavg", "fedprox", "fedgkd", "moon", "qffl"])
 def test_stacked_clients_keep_the_contract(name: str) -> None:
     check_method(registered()[name], config={"models": {"names": ["mlp-small"]}, "stack": 3})

@@ -108,6 +108,23 @@ def predict(
 
 
 @app.command()
+def samples(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a finished run.")],
+    client: Annotated[str, typer.Option(help="Whose generator: a client's name.")],
+    figure: Annotated[Path, typer.Option("--figure", "-o", help="The picture to write.")] = Path(
+        "samples.png"
+    ),
+) -> None:
+    """Draw images that a client's generator makes, by class, and how sure the served model is of each.
+
+    For runs whose clients keep a generator: fedkf with keep_generator=true, or flavour=authors.
+    """
+    from polyfed.cli import sampling
+
+    sampling.samples(directory, client, figure)
+
+
+@app.command()
 def compare(
     directories: Annotated[list[Path], typer.Argument(metavar="DIR", help="Run directories.")],
     figure: Annotated[

@@ -81,6 +81,11 @@ class DataSet:
         """Grey or colour, for images."""
         return {1: "L", 3: "RGB"}.get(self.inputs.shape[-1]) if self.is_image else None  # type: ignore[return-value]
 
+    @property
+    def limits(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """The smallest and the largest normalised value of each channel: of images of 8 bits. Else None."""
+        return pixel_limits(self.mean, self.std) if self.inputs.dtype == np.uint8 else None
+
     def column(self, name: str) -> Ints:
         """The codes of a further column."""
         if name not in self.columns:
@@ -106,6 +111,14 @@ class DataSet:
         """The same set with class numbers that begin at `first`: its classes come after another set's."""
         labels = self.need_labels() + first
         return replace(self, labels=labels, fingerprint=f"{self.fingerprint}-from-{first}", first_class=first)
+
+
+def pixel_limits(mean: Sequence[float], std: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """What 0 and 1, the darkest and the brightest pixel, are after normalisation: for each channel."""
+    channels = list(zip(mean, std, strict=True))
+    return tuple(-middle / spread for middle, spread in channels), tuple(
+        (1 - middle) / spread for middle, spread in channels
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,15 @@ from polyfed.learn.evaluate import (
     score,
 )
 from polyfed.learn.flat import flat_gradient, flat_step
+from polyfed.learn.generation import (
+    activation_loss,
+    agree,
+    balance_loss,
+    diversity_loss,
+    frozen,
+    keeping_statistics,
+    one_hot_loss,
+)
 from polyfed.learn.learner import Learner, batch_count, batches, draw_batch
 from polyfed.learn.losses import (
     Distillation,
@@ -57,7 +66,10 @@ __all__ = [
     "TableMean",
     "Training",
     "WeightedMean",
+    "activation_loss",
+    "agree",
     "are_probabilities",
+    "balance_loss",
     "batch_count",
     "batches",
     "can_stack",
@@ -65,6 +77,7 @@ __all__ = [
     "count_right",
     "cross_entropy",
     "distil",
+    "diversity_loss",
     "draw_batch",
     "entropy",
     "evaluating",
@@ -72,7 +85,9 @@ __all__ = [
     "flat_gradient",
     "flat_step",
     "freeze_norms",
+    "frozen",
     "is_statistic",
+    "keeping_statistics",
     "kl",
     "knowledge_loss",
     "load_metrics",
@@ -82,6 +97,7 @@ __all__ = [
     "metrics_of",
     "named_tensors",
     "norm_entries",
+    "one_hot_loss",
     "predict",
     "prefers_channels_last",
     "project",

@@ -6,8 +6,10 @@ from polyfed.methods.dsfl import DSFL
 from polyfed.methods.fdmeta import FDMeta
 from polyfed.methods.fedavg import FedAvg
 from polyfed.methods.feddf import FedDF
+from polyfed.methods.fedgen import FedGen
 from polyfed.methods.fedgkd import FedGKD
 from polyfed.methods.fedh2l import FedH2L
+from polyfed.methods.fedkf import FedKF
 from polyfed.methods.fedmd import FedMD
 from polyfed.methods.fedproto import FedProto
 from polyfed.methods.fedprox import FedProx
@@ -27,7 +29,9 @@ __all__ = [
     "FedAvg",
     "FedDF",
     "FedGKD",
+    "FedGen",
     "FedH2L",
+    "FedKF",
     "FedMD",
     "FedProto",
     "FedProx",
