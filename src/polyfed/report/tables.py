@@ -183,15 +183,13 @@ def confusion_table(record: RunRecord) -> Table | None:
     title, counts = next(((title, counts) for title, counts in found if counts is not None), ("", []))
     if not 0 < len(counts) <= MOST_CLASSES:
         return None
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        title=f"confusion matrix, {title} (rows: classes, columns: answers)",
-    )
-    for name in ("", *map(str, range(len(counts)))):
-        table.add_column(name, justify="right")
-    for kind, row in enumerate(counts):
-        table.add_row(str(kind), *(str(count) if count else "·" for count in row))
+    heading = f"confusion matrix, {title} (rows: classes, columns: answers)"
+    table = Table(box=box.SIMPLE_HEAD, title_justify="left", title=heading, min_width=len(heading))
+    words = record.output_words or list(map(str, range(len(counts))))
+    for word in ("", *words[: len(counts)]):
+        table.add_column(escape(word), justify="right")
+    for word, row in zip(words, counts, strict=False):
+        table.add_row(escape(word), *(str(count) if count else "·" for count in row))
     return table
 
 

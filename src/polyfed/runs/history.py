@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -64,10 +64,18 @@ class RunRecord:
     @cached_property
     def client_names(self) -> list[str] | None:
         """The clients' names; None where they are client-0, client-1 …, or the run does not say it."""
-        if "description" not in self.manifest:
-            return None
-        names: list[str] | None = self._files.description().get("clients")
+        names: list[str] | None = self._description.get("clients")
         return names
+
+    @property
+    def output_words(self) -> list[str] | None:
+        """The class that each output stands for; None where the run does not say it."""
+        words: list[str] | None = self._description.get("outputs")
+        return words
+
+    @cached_property
+    def _description(self) -> Mapping[str, Any]:
+        return self._files.description() if "description" in self.manifest else {}
 
     @property
     def history(self) -> Iterator[dict[str, Any]]:
