@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import polyfed
+from polyfed import models
 from polyfed.federation.message import decode, encode
 from polyfed.federation.method import registered
 from polyfed.learn import Learner, Training, batch_count, batches, supervised, weights_of
@@ -242,7 +243,8 @@ def test_a_decay_that_is_none_is_refused(decay: float) -> None:
 
 
 def plain() -> nn.Module:
-    return nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
+    """With a body and a head, as methods that share features need it."""
+    return models.Network(nn.Sequential(nn.Linear(5, 4), nn.ReLU()), nn.Linear(4, 3))
 
 
 Prepare = Callable[..., Run]

@@ -62,7 +62,7 @@ def refusal(content: Any, *overrides: str) -> str:
         ({"method": {"name": "fedprox", "muu": 1}}, "method.muu: unknown key, did you mean 'mu'?"),
         (
             {"method": {"name": "fedavg", "zzz": 1}},
-            "method.zzz: unknown key, known: batch_norm, weighting, within",
+            "method.zzz: unknown key, known: batch_norm, inactive, unseen, weighting, within",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -115,9 +115,10 @@ def samples(
         "samples.png"
     ),
 ) -> None:
-    """Draw images that a client's generator makes, by class, and how sure the served model is of each.
+    """Draw images that a client's generator makes.
 
-    For runs whose clients keep a generator: fedkf with keep_generator=true, or flavour=authors.
+    By class, with how sure the served model is of each. For runs whose clients keep a generator: fedkf with
+    keep_generator=true, or flavour=authors.
     """
     from polyfed.cli import sampling
 
