@@ -41,6 +41,24 @@ MISTAKES: dict[str, tuple[str, Any, str]] = {
         {},
         "scales.tiny.runs: no run 'togehter', did you mean 'together'?",
     ),
+    "no run in a setting": (
+        "settings.even.runs",
+        {"alnoe": {}},
+        "settings.even.runs: no run 'alnoe', did you mean 'alone'?",
+    ),
+    "a margin in several units": (
+        "tables.domains",
+        {
+            "title": "x",
+            "columns": [
+                {"key": "amp", "setting": "even", "measure": "amp"},
+                {"key": "fm", "setting": "even", "measure": "fm", "unit": "thousandths"},
+            ],
+            "rows": [{"key": "a", "name": "A", "run": "alone"}, {"key": "b", "name": "B", "run": "together"}],
+            "claims": [{"text": "x", "order": ["a", "b"], "margin": 1}],
+        },
+        "percent and thousandths cannot be compared",
+    ),
     "no setting's scale": ("scales.tiny.settings.odd", {}, "scales.tiny.settings: no setting 'odd'"),
     "unknown column": ("tables.main.columns.0", "eve", "no setting 'eve', did you mean 'even'?"),
     "a column twice": ("tables.main.columns.1", "even", "tables.main.columns: 'even' appears 2 times"),
@@ -198,6 +216,7 @@ def test_a_file_that_is_missing_or_not_yaml_is_named(tmp_path: Path) -> None:
         ("4.7m", "4.7m", 4.7e6),
         ("2.06 GB", "2.06 GB", 2.06e9),
         ("10e6", "10e6", 1e7),
+        ("74.78 ± 0.68", "74.78 ± 0.68", 74.78),
     ],
 )
 def test_numbers_keep_the_form_that_the_paper_gives_them(given: Any, text: str, value: float) -> None:
@@ -211,6 +230,28 @@ def test_a_column_is_a_setting_or_more_than_that(fake: Paper) -> None:
     assert (even.key, even.setting, fake.column_name(skewed)) == ("even", "even", "α = 0.3")
     up = fake.tables["cost"].columns[0]
     assert (up.setting, up.measure, fake.column_name(up)) == ("even", "bytes.up", "sent")
+
+
+def test_a_setting_may_set_what_single_runs_have_under_it(content: dict[str, Any], written: Write) -> None:
+    """Above what is set for all runs, and below what a scale says."""
+    content["settings"]["even"] = {
+        "name": "all alike",
+        "set": {"training": {"lr": 0.2, "batch": 8}},
+        "runs": {"together": {"training": {"lr": 0.3, "epochs": 5}}},
+    }
+    paper = papers.load(written(content))
+    assert paper.config("alone", "even", "paper", 0)["training"] == {"batch": 8, "lr": 0.2}
+    assert paper.config("together", "even", "paper", 0)["training"] == {"batch": 8, "lr": 0.3, "epochs": 5}
+    assert paper.config("together", "even", "tiny", 0)["training"] == {"batch": 8, "lr": 0.3, "epochs": 2}
+    assert paper.config("together", "skewed", "paper", 0)["training"] == {"batch": 16, "lr": 0.1}
+
+
+def test_an_order_is_judged_in_columns_of_different_units(content: dict[str, Any], written: Write) -> None:
+    set_at(content, "tables.domains.claims", [{"text": "x", "order": ["alone", "together"]}])
+    set_at(content, "tables.domains.columns.0.unit", "thousandths")
+    paper = papers.load(written(content))
+    units = {paper.tables["domains"].column_unit(column) for column in paper.tables["domains"].columns}
+    assert units == {"percent", "thousandths"}
 
 
 def test_a_column_of_a_group_is_named_by_both(fake: Paper) -> None:

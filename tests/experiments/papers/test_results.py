@@ -9,6 +9,7 @@ from tests.experiments.conftest import Write
 
 from polyfed.experiments import papers
 from polyfed.experiments.papers import Paper
+from polyfed.experiments.papers.numbers import values_of
 from polyfed.experiments.papers.paper import PaperTable
 from polyfed.experiments.papers.results import (
     Evaluations,
@@ -156,6 +157,14 @@ def test_a_cell_has_one_value_per_seed_in_its_unit(fake: Paper) -> None:
     assert (alone.last, alone.chosen) == ({0: 40.0, 1: 20.0}, {0: 50.0, 1: 60.0})
     assert cell(fake, "main", "alone", "skewed").last == {}
     assert cell(fake, "cost", "together", "up").last == {1: 200.0}
+
+
+def test_a_variance_may_be_in_hundredths_or_thousandths(fake: Paper) -> None:
+    table = fake.tables["main"]
+    for unit, value in (("hundredths", 40.0), ("thousandths", 400.0), ("number", 0.4)):
+        column = table.column("even").model_copy(update={"unit": unit})
+        found = values_of(read_cell(fake, "main", table.row("alone"), column, RUNS).last)
+        assert found[0] == pytest.approx(value)
 
 
 def test_a_difference_is_taken_seed_by_seed(fake: Paper) -> None:

@@ -24,8 +24,8 @@ def paper(request: pytest.FixtureRequest) -> Paper:
     return papers.load(request.param)
 
 
-def test_there_are_papers_000_and_004() -> None:
-    assert {"000", "004"} <= set(SHIPPED)
+def test_there_are_papers_000_001_and_004() -> None:
+    assert {"000", "001", "004"} <= set(SHIPPED)
 
 
 def test_every_config_at_every_scale_passes_the_checks_of_a_run_file(paper: Paper) -> None:
@@ -116,6 +116,73 @@ def test_000_table_1_counts_what_the_paper_prints() -> None:
         unit = 1e6 if printed.text.endswith("m") else 1e3
         slip = row.key in ("fedavg-40", "fedavg-60", "fedavg-100")
         assert (abs(counted - printed.value) <= (0.05 if unit == 1e6 else 0.51) * unit) != slip, row.key
+
+
+# -- 001 -----------------------------------------------------------------------------------------------------
+
+
+FEDKF_CLIENTS = 20
+
+
+@pytest.mark.parametrize("key", ["table3", "table4", "table5"])
+def test_001_prints_a_variance_that_its_mean_and_minimum_allow(key: str) -> None:
+    """Of 20 accuracies up to 1 with this mean and minimum: a number or a power of ten copied wrongly would show.
+
+    AMP weighs clients by their rows, so that the mean is not quite known: the bounds are half and twice as large.
+    """
+    table = papers.load("001").tables[key]
+    powers = {"hundredths": 1e-2, "thousandths": 1e-3}
+    rows = [row for row in table.rows if row.paper]
+    assert len(rows) == 8
+    for row in rows:
+        assert all("±" in number.text for number in row.paper.values())
+        for alpha in ("a1", "a01", "a001"):
+            mean, least = (row.paper[f"{alpha}-{measure}"].value / 100 for measure in ("amp", "wlp"))
+            column = table.column(f"{alpha}-fm")
+            variance = row.paper[column.key].value * powers[table.column_unit(column)]
+            below = mean - least
+            assert below > 0
+            assert 0.5 * below**2 / (FEDKF_CLIENTS - 1) <= variance <= 2 * (1 - mean) * below, (
+                row.key,
+                alpha,
+            )
+            assert f"×10⁻{'²' if column.unit == 'hundredths' else '³'}" in column.name
+
+
+@pytest.mark.parametrize(
+    ("run", "setting", "said"),
+    [
+        ("fedkf", "cifar10-a1", {"gamma": 0.001, "lambda1": 0.1, "lambda2": 0.1, "noise": 1000}),
+        ("fedkf", "cifar10-a001", {"gamma": 1.0, "lambda1": 0.1, "lambda2": 0.1, "noise": 1000}),
+        ("fedkf", "cifar100-a1", {"gamma": 1.0, "lambda1": 0.01, "lambda2": 0.1, "noise": 1000}),
+        ("fedkf", "emnist-a01", {"gamma": 1.0, "lambda1": 0.01, "lambda2": 0.1, "noise": 100}),
+        ("fedkf-authors", "cifar10-a01", {"flavour": "authors", "gamma": 1.0, "lambda1": 0.1}),
+        ("fedkf-authors", "emnist-a1", {"flavour": "authors", "adversarial": False, "lambda1": 0.01}),
+        ("fedprox", "cifar10-a1", {"mu": 0.001}),
+        ("fedprox-t1", "cifar100-a01", {"mu": 0.0001, "inactive": "cached"}),
+        ("fedprox", "emnist-a001", {"mu": 0.001}),
+        ("fedgkd", "cifar100-a1", {"gamma": 0.2, "buffer": 5, "wait": True}),
+        ("fedgkd-t1", "emnist-a1", {"gamma": 0.001, "inactive": "cached"}),
+        ("qffl", "emnist-a1", {"q": 0.0001}),
+        ("fedavg-t1", "cifar10-a1", {"inactive": "cached"}),
+    ],
+)
+def test_001_weights_are_those_printed_for_each_data_set(
+    run: str, setting: str, said: dict[str, object]
+) -> None:
+    settings = config_of(papers.load("001"), run, setting, "paper", seed=0).method.settings
+    assert {key: settings.get(key) for key in said} == said
+
+
+def test_001_at_the_papers_scale_is_what_section_6_1_says() -> None:
+    paper = papers.load("001")
+    for setting, lr, model in (("cifar10-a01", 0.1, "resnet8-fedkf"), ("emnist-a1", 0.01, "lenet5-fedkf")):
+        for run in paper.runs:
+            config = config_of(paper, run, setting, "paper", seed=0)
+            assert (config.rounds, config.data.clients, config.cohort.fraction) == (100, FEDKF_CLIENTS, 0.2)
+            assert (config.training.epochs, config.training.batch, config.training.lr) == (10, 64, lr)
+            assert (config.data.test, config.data.validation) == (0.2, 0.0)
+            assert config.models.names == [model]
 
 
 # -- 004 -----------------------------------------------------------------------------------------------------

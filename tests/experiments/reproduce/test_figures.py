@@ -93,6 +93,35 @@ def test_a_table_of_any_size_is_drawn_with_its_whole_title_and_key(
         assert label in said
 
 
+def test_columns_of_one_unit_have_one_scale_and_others_their_own(drawn: list[Figure], tmp_path: Path) -> None:
+    """AMP and WLP in %, and FM, which would be dots at the left end of theirs."""
+    draw_table(as_if_measured("001", "table3"), tmp_path / "table.png")
+    (figure,) = drawn
+    assert texts_outside(figure) == []
+    assert "(accuracy in %)" not in said_in(figure)
+    ends = {axes.get_title("left"): axes.get_xlim() for axes in figure.axes}
+    assert ends["α = 1 AMP (%)"] == ends["α = 0.01 AMP (%)"] == ends["α = 0.1 WLP (%)"]
+    assert ends["α = 0.1 FM (×10⁻²)"] == ends["α = 0.01 FM (×10⁻²)"]
+    assert len(set(ends.values())) == 3
+
+
+def test_curves_of_one_quantity_have_one_scale_and_others_their_own(
+    drawn: list[Figure], tmp_path: Path
+) -> None:
+    high: Curve = {1: (50.0, None), 2: (70.0, None)}
+    panels = [
+        CurvesPanel("AMP", {"FedAvg": high}, "accuracy in %"),
+        CurvesPanel("FM", {"FedAvg": CURVE}, "×10⁻³"),
+        CurvesPanel("WLP", {"FedAvg": {1: (10.0, None), 2: (20.0, None)}}, "accuracy in %"),
+    ]
+    draw_curves(panels, LONG, "", tmp_path / "curves.png", across=1)
+    (figure,) = drawn
+    assert texts_outside(figure) == []
+    amp, fm, wlp = figure.axes
+    assert amp.get_ylim() == wlp.get_ylim() != fm.get_ylim()
+    assert amp.get_position().x0 == fm.get_position().x0  # below each other
+
+
 @pytest.mark.parametrize("rows", [("total",), ()])
 def test_a_table_of_counts_is_drawn_whole(rows: tuple[str, ...], drawn: list[Figure], tmp_path: Path) -> None:
     draw_table(measure(plan_reproduction("000/table1", rows=rows)), tmp_path / "table.png")

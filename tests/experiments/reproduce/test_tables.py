@@ -43,15 +43,18 @@ def grouped() -> MeasuredTable:
     return as_if_measured("004")
 
 
-def as_if_measured(name: str) -> MeasuredTable:
-    """Table 2 of a paper as if measured: the paper's numbers and two more, 30 less at the chosen round."""
+def as_if_measured(name: str, key: str = "table2") -> MeasuredTable:
+    """A table of a paper as if measured: the paper's numbers and two more, 30 less at the chosen round."""
     paper = papers.load(name)
-    table = paper.tables["table2"]
+    table = paper.tables[key]
     cells = {}
     for row in table.rows:
         for column in table.columns:
-            number = read_printed(paper, "table2", row, column.key)
-            assert isinstance(number, float)
+            number = read_printed(paper, key, row, column.key)
+            if not isinstance(number, float):
+                assert row.note
+                cells[row.key, column.key] = Cell()
+                continue
             cells[row.key, column.key] = Cell(
                 last={seed: number + 1 + seed for seed in range(3)},
                 chosen=dict.fromkeys(range(3), number - CHOSEN_LESS),
@@ -59,12 +62,12 @@ def as_if_measured(name: str) -> MeasuredTable:
     first = "initial" if name == "000" else table.rows[0].key
     judged = judge_all(
         paper,
-        "table2",
+        key,
         last=lambda _table, row, column: cells[row, column].last,
         chosen=lambda _table, row, column: {} if row == first else cells[first, column].chosen,
         printed=find_printed(paper),
     )
-    return MeasuredTable(paper, "table2", "tiny", 3, table.rows, table.columns, cells, judged)
+    return MeasuredTable(paper, key, "tiny", 3, table.rows, table.columns, cells, judged)
 
 
 def printed(what: Any, width: int) -> list[str]:
@@ -77,6 +80,8 @@ def printed(what: Any, width: int) -> list[str]:
 def test_numbers_are_printed_in_their_unit() -> None:
     assert format_number(12.345, "percent") == "12.3"
     assert format_number(12.345, "percent", sign=True) == "+12.3"
+    assert format_number(2.016, "thousandths") == "2.02"
+    assert format_number(-2.016, "hundredths", sign=True) == "-2.02"
     assert format_number(79486, "count") == "79,486"
     assert format_number(1.5e6, "bytes") == "1.5 MB"
     assert format_number(2.5, "number") == "2.5"

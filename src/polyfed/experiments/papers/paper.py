@@ -44,7 +44,7 @@ Measure = Annotated[
 `sent.round`, the bytes that a client sent in all and in a round, on average, framing left out; and `area.` before a
 measure, its mean over the run (the area under its curve, over the rounds from the first to the last evaluation): the
 higher and the sooner it is high, the larger."""
-Unit = Literal["percent", "count", "bytes", "number"]
+Unit = Literal["percent", "hundredths", "thousandths", "count", "bytes", "number"]
 
 RoundChoice = Literal["round", "each"]
 """Whether validation chooses one round for all clients, or one for each client."""
@@ -59,7 +59,10 @@ class PaperSection(BaseModel):
 
 
 class PrintedNumber(PaperSection):
-    """A number as the paper prints it: 79.29, "76.00", 79k, 4.7m, 10e6; in the row's unit."""
+    """A number as the paper prints it: 79.29, "76.00", 79k, 4.7m, 10e6, 74.78 ± 0.68; in the row's unit.
+
+    A spread is shown and not used.
+    """
 
     text: str
     value: float
@@ -68,7 +71,9 @@ class PrintedNumber(PaperSection):
     @classmethod
     def _read(cls, given: Any) -> Any:
         if isinstance(given, int | float | str) and not isinstance(given, bool):
-            found = re.fullmatch(r"([+-]?\d+(?:\.\d+)?(?:e\d+)?)\s*(k|m|kB|MB|GB)?", str(given))
+            found = re.fullmatch(
+                r"([+-]?\d+(?:\.\d+)?(?:e\d+)?)\s*(k|m|kB|MB|GB)?(?:\s*±\s*\d+(?:\.\d+)?)?", str(given)
+            )
             if found is None:
                 raise ValueError("write the number as the paper prints it, such as 79.29 or 79k")
             return {"text": str(given), "value": float(found[1]) * _SUFFIXES[found[2]]}
@@ -80,6 +85,8 @@ class Setting(PaperSection):
 
     name: str
     set: Fragment = {}
+    runs: dict[Key, Fragment] = {}
+    """What single runs set under them, such as a weight that the paper tuned for each data set."""
 
 
 class Scale(PaperSection):
@@ -200,6 +207,11 @@ class Claim(PaperSection):
         return self.order or self.ratio or self.near or ((self.value,) if self.value is not None else ())
 
     @property
+    def is_plain_order(self) -> bool:
+        """Whether it says which is larger and nothing else, so that no number in it has a unit."""
+        return self.order is not None and self.margin == 0
+
+    @property
     def interval(self) -> tuple[float, float]:
         """What the difference, ratio or number has to lie between, if the claim is true."""
         if self.within is not None:
@@ -244,6 +256,10 @@ class PaperTable(Item):
 
     def unit_of(self, row: TableRow, column: TableColumn) -> Unit:
         return "number" if row.ratio is not None else row.unit or column.unit or self.unit
+
+    def column_unit(self, column: TableColumn) -> Unit:
+        """The unit of a column, but for rows that have another."""
+        return column.unit or self.unit
 
     @property
     def groups(self) -> bool:
@@ -344,12 +360,16 @@ class Paper(PaperSection):
     figures: dict[Key, PaperFigure] = {}
 
     def config(self, run: str, setting: str, scale: str, seed: int) -> Fragment:
-        """The content of one run's file: base ← run ← setting ← scale (all, this run, this setting) ← seed."""
-        size = self.scales[scale]
+        """The content of one run's file, each layer over the last: base, run, setting, scale, seed.
+
+        Of the setting first what all runs set, then this one; of the scale all runs, this run, this setting.
+        """
+        size, under = self.scales[scale], self.settings[setting]
         return merge(
             self.base,
             self.runs[run],
-            self.settings[setting].set,
+            under.set,
+            under.runs.get(run, {}),
             size.set,
             size.runs.get(run, {}),
             size.settings.get(setting, {}),

@@ -19,7 +19,14 @@ from polyfed.runs import metrics
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound
 
-FACTORS: dict[Unit, float] = {"percent": 100.0, "count": 1.0, "bytes": 1.0, "number": 1.0}
+FACTORS: dict[Unit, float] = {
+    "percent": 100.0,
+    "hundredths": 100.0,
+    "thousandths": 1000.0,
+    "count": 1.0,
+    "bytes": 1.0,
+    "number": 1.0,
+}
 
 # What is in a line of the history itself; all else is in its summary.
 _OF_THE_LINE = ("stages", "server", "server_metrics", "bytes", "clients", "noted")
@@ -211,6 +218,12 @@ class MeasuredTable:
     @property
     def table(self) -> PaperTable:
         return self.paper.tables[self.key]
+
+    @property
+    def unit(self) -> Unit | None:
+        """The unit of all its columns; None if they have several."""
+        units = {self.table.column_unit(column) for column in self.columns}
+        return units.pop() if len(units) == 1 else None
 
     @property
     def is_run(self) -> bool:

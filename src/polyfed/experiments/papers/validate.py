@@ -23,6 +23,8 @@ from polyfed.experiments.papers.terms import Term, columns_judged, parse, parts_
 
 def check(paper: Paper) -> None:
     """Raise a `ConfigError` that says where, if anything is wrong."""
+    for name, setting in paper.settings.items():
+        _all_known(setting.runs, paper.runs, f"settings.{name}.runs", "run")
     for name, scale in paper.scales.items():
         _all_known(scale.runs, paper.runs, f"scales.{name}.runs", "run")
         _all_known(scale.settings, paper.settings, f"scales.{name}.settings", "setting")
@@ -103,12 +105,12 @@ def _check_claim(paper: Paper, table: str, claim: Claim, where: str) -> None:
     columns = columns_judged(claim, table, paper)
     if claim.only and columns == (None,):
         raise ConfigError(f"{where}: every term names its column, so leave out `only`")
-    units = set()
-    for column in columns:
-        for term in terms:
-            units.add(_unit(paper, term, column, where))
-    if len(units) > 1 and claim.ratio is None:
-        raise ConfigError(f"{where}: {' and '.join(sorted(units))} cannot be compared")
+    units = [{_unit(paper, term, column, where) for term in terms} for column in columns]
+    if not claim.is_plain_order:  # its numbers are of one unit, whatever the column
+        units = [set().union(*units)]
+    for compared in units:
+        if len(compared) > 1 and claim.ratio is None:
+            raise ConfigError(f"{where}: {' and '.join(sorted(compared))} cannot be compared")
 
 
 def _unit(paper: Paper, term: Term, judged: str | None, where: str) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy.typing as npt
@@ -64,12 +64,14 @@ def draw_table(measured: MeasuredTable, path: Path) -> Path | None:
     rows = [row for row in measured.rows if row.ratio is None]
     if not rows:
         return None
-    columns, across = _laid_out(measured.columns)
+    columns, across = laid_out(measured.columns)
     down = -(-len(columns) // across)
     names = 0.5 + 0.075 * max(len(row.name) for row in rows)
     height = 0.34 * len(rows) + 0.75
     figure = _figure((names + 2.5 * max(across, 2) + 0.2, height * down))
-    panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+    panels = figure.subplots(down, across, sharex=measured.unit is not None, sharey=True, squeeze=False)
+    if measured.unit is None:
+        _share("x", panels.flat, [measured.table.column_unit(column) for column in columns])
     for place, panel in enumerate(panels.flat):
         if place < len(columns):
             _draw_column(panel, measured, rows, columns[place])
@@ -78,12 +80,12 @@ def draw_table(measured: MeasuredTable, path: Path) -> Path | None:
     first = panels[0, 0]
     first.set_yticks(range(len(rows)), [row.name for row in rows])
     first.set_ylim(len(rows) - 0.4, -0.6)
-    if measured.table.unit in ("count", "bytes"):
+    if measured.unit in ("count", "bytes"):
         _by_decades(first)
     _lay_out(
         figure,
         _head(figure, heading(measured), first),
-        figure.supxlabel(UNIT_NAMES[measured.table.unit], fontsize=9, color=INK),
+        figure.supxlabel(UNIT_NAMES[measured.unit] if measured.unit else "", fontsize=9, color=INK),
         left=names,
         right=0.2,
         bottom=0.5,
@@ -92,6 +94,15 @@ def draw_table(measured: MeasuredTable, path: Path) -> Path | None:
     )
     figure.savefig(path, dpi=150, facecolor="white")
     return path
+
+
+def _share(axis: Literal["x", "y"], panels: Iterable[Axes], quantities: Sequence[str]) -> None:
+    """One scale for all panels of the same quantity."""
+    first: dict[str, Axes] = {}
+    for panel, quantity in zip(panels, quantities, strict=False):
+        leader = first.setdefault(quantity, panel)
+        if leader is not panel:
+            (panel.sharex if axis == "x" else panel.sharey)(leader)
 
 
 def _by_decades(axes: Axes) -> None:
@@ -104,7 +115,7 @@ def _by_decades(axes: Axes) -> None:
         axes.set_xlim(10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high)))
 
 
-def _laid_out(columns: Sequence[TableColumn]) -> tuple[list[TableColumn], int]:
+def laid_out(columns: Sequence[TableColumn]) -> tuple[list[TableColumn], int]:
     """The columns in the order of drawing, and how many are side by side: a group's columns are below each other."""
     groups = by_group(columns)
     if len(groups) > 1 and len({len(group) for group in groups}) == 1:
@@ -174,12 +185,21 @@ def _draw_mean(
 
 
 @_no_formulas
-def draw_curves(panels: Sequence[CurvesPanel], title: str, quantity: str, path: Path) -> Path:
-    """Means over the rounds with a band of their spread over seeds; a single value is a dotted line."""
-    across = min(len(panels), MOST_ACROSS)
+def draw_curves(
+    panels: Sequence[CurvesPanel], title: str, quantity: str, path: Path, across: int = MOST_ACROSS
+) -> Path:
+    """Means over the rounds with a band of their spread over seeds; a single value is a dotted line.
+
+    Panels of the same quantity have the same y axis; `quantity` is said of all of them together.
+    """
+    across = min(len(panels), across)
+    quantities = [panel.quantity for panel in panels]
+    is_one = len(set(quantities)) == 1
     down = -(-len(panels) // across)
     figure = _figure((0.8 + 2.7 * max(across, 2), 2.5 * down))
-    grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+    grid = figure.subplots(down, across, sharex=True, sharey=is_one, squeeze=False)
+    if not is_one:
+        _share("y", grid.flat, quantities)
     for place, axes in enumerate(grid.flat):
         if place < len(panels):
             _draw_panel(axes, panels[place])
@@ -188,7 +208,8 @@ def draw_curves(panels: Sequence[CurvesPanel], title: str, quantity: str, path: 
     below = figure.supxlabel("round", fontsize=9, color=INK)
     figure.supylabel(quantity, fontsize=9, color=INK, x=0.08 / figure.get_figwidth())
     head = _head(figure, title, grid[0, 0])
-    _lay_out(figure, head, below, left=0.65, right=0.15, bottom=0.55, wspace=0.08, hspace=0.35)
+    between = 0.08 if is_one else 0.2  # where there are ticks of every panel
+    _lay_out(figure, head, below, left=0.65, right=0.15, bottom=0.55, wspace=between, hspace=0.35)
     figure.savefig(path, dpi=150, facecolor="white")
     return path
 

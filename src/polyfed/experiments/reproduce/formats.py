@@ -7,7 +7,14 @@ from polyfed.experiments.papers.paper import Unit
 from polyfed.report.tables import amount
 from polyfed.runs.metrics import mean_and_spread
 
-UNIT_NAMES: dict[Unit, str] = {"percent": "accuracy in %", "count": "", "bytes": "bytes", "number": ""}
+UNIT_NAMES: dict[Unit, str] = {
+    "percent": "accuracy in %",
+    "hundredths": "×10⁻²",
+    "thousandths": "×10⁻³",
+    "count": "",
+    "bytes": "bytes",
+    "number": "",
+}
 MISSING = "–"
 
 
@@ -15,6 +22,8 @@ def format_number(value: float, unit: Unit, *, sign: bool = False) -> str:
     """A number in its unit."""
     if unit == "percent":
         return f"{value:+.1f}" if sign else f"{value:.1f}"
+    if unit in ("hundredths", "thousandths"):
+        return f"{value:+.2f}" if sign else f"{value:.2f}"
     if unit == "count":
         return f"{value:+,.0f}" if sign else f"{value:,.0f}"
     if unit == "bytes":

@@ -44,6 +44,7 @@ from polyfed.experiments.reproduce.figures import (
     draw_features,
     draw_lines,
     draw_table,
+    laid_out,
 )
 from polyfed.experiments.reproduce.formats import UNIT_NAMES
 from polyfed.experiments.reproduce.markdown import markdown
@@ -126,6 +127,8 @@ def write_curves(plan: ReproductionPlan, figure: CurvesFigure) -> list[Path]:
     """Write every curve as JSON, by seed, and a picture of their means."""
     table = plan.paper.tables[figure.table]
     runs = evaluations(plan)
+    columns, across = laid_out(plan.columns)
+    quantities = {column.key: UNIT_NAMES[table.column_unit(column)] for column in columns}
     curves = {
         column.key: {row.key: read_curves(table, row, column, runs) for row in plan.rows}
         for column in plan.columns
@@ -134,12 +137,14 @@ def write_curves(plan: ReproductionPlan, figure: CurvesFigure) -> list[Path]:
         CurvesPanel(
             plan.paper.column_name(column),
             {row.name: mean_curve(curves[column.key][row.key].values()) for row in plan.rows},
+            quantities[column.key],
         )
-        for column in plan.columns
+        for column in columns
     ]
     plan.folder.mkdir(parents=True, exist_ok=True)
     path = plan.folder / f"{plan.stem}.png"
-    picture = draw_curves(panels, _title(plan), UNIT_NAMES[table.unit], path)
+    said = set(quantities.values())
+    picture = draw_curves(panels, _title(plan), said.pop() if len(said) == 1 else "", path, across)
     return [_write_json(plan, {"curves": curves}), picture]
 
 

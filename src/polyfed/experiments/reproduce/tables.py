@@ -48,7 +48,7 @@ def cell_texts(measured: MeasuredTable, row: TableRow, column: TableColumn) -> C
 
 def heading(measured: MeasuredTable) -> str:
     """A table's name, scale and title, in one line."""
-    unit = UNIT_NAMES[measured.table.unit]
+    unit = UNIT_NAMES[measured.unit] if measured.unit else ""
     scale = f" at scale {measured.scale}, {plural(measured.seeds, 'seed')}" if measured.is_run else ""
     return f"{measured.paper.id}/{measured.key}{scale}: {measured.table.title}{f' ({unit})' if unit else ''}"
 
