@@ -18,7 +18,7 @@ import polyfed
 from polyfed import models
 from polyfed.federation.message import decode, encode
 from polyfed.federation.method import registered
-from polyfed.learn import Learner, Training, batch_count, batches, supervised, weights_of
+from polyfed.learn import Learner, Training, batch_count, batches, effective_steps, supervised, weights_of
 from polyfed.runs.api import SimulatedRun as Run
 
 
@@ -271,6 +271,27 @@ def prepare(tmp_path: Path) -> Iterator[Prepare]:
     yield make
     for run in made:
         run.close()
+
+
+def test_a_correction_is_added_to_the_gradient_of_every_step() -> None:
+    """Loss 3w: gradient 3. With clip 1 it is 1, with the correction 0.5 it is 1.5: w = 2 − 0.1 · 1.5, twice."""
+    model = line(2.0)
+    settings = Training(lr=0.1, clip=1.0)
+    learner = Learner(model, settings, correction={"weight": torch.tensor([[0.5]])})
+    learner.step(3 * model.weight.sum())
+    assert model.weight.item() == pytest.approx(1.85, abs=1e-6)
+    learner.step(3 * model.weight.sum())
+    assert model.weight.item() == pytest.approx(1.7, abs=1e-6)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_effective_steps_are_how_far_sgd_goes_down_a_constant_gradient(steps: int, momentum: float) -> None:
+    model = line()
+    learner = Learner(model, Training(lr=0.01, momentum=momentum))
+    for _ in range(steps):
+        learner.step(model.weight.sum())
+    assert -model.weight.item() / 0.01 == pytest.approx(effective_steps(steps, momentum), rel=1e-4)
 
 
 @pytest.mark.parametrize("stack", [1, 4])

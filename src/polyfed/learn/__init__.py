@@ -20,7 +20,7 @@ from polyfed.learn.generation import (
     keeping_statistics,
     one_hot_loss,
 )
-from polyfed.learn.learner import Learner, batch_count, batches, draw_batch
+from polyfed.learn.learner import Learner, batch_count, batches, draw_batch, effective_steps
 from polyfed.learn.losses import (
     Distillation,
     are_probabilities,
@@ -79,6 +79,7 @@ __all__ = [
     "distil",
     "diversity_loss",
     "draw_batch",
+    "effective_steps",
     "entropy",
     "evaluating",
     "features_of",

@@ -12,7 +12,7 @@ that has a gradient in the learner's model: features, corrected gradients, anoth
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -60,11 +60,20 @@ def batch_count(samples: int, training: Training, *models: nn.Module) -> int:
     return training.batches(samples, merge_single=any(has_batch_norm(model) for model in models))
 
 
+def effective_steps(steps: int, momentum: float = 0.0) -> float:
+    """By how many times lr · gradient SGD moves a model in so many steps down a gradient that does not change.
+
+    Without momentum as many as there are steps; with momentum ρ, (K − ρ(1 − ρ^K) / (1 − ρ)) / (1 − ρ), FedNova's a_i.
+    """
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+
+
 class Learner:
     """A model and its optimiser. `step(loss)` makes one step; `finish()` keeps the optimiser's moments.
 
     memory: where the moments are kept between uses, if the settings say `keep_optimiser`.
     cosine_steps: the learning rate falls to zero along a cosine over so many steps.
+    correction: added to the gradient at each step, after clipping, by the parameters' names (SCAFFOLD's c − c_i).
     The model is put in training mode and is left there.
     """
 
@@ -75,6 +84,7 @@ class Learner:
         memory: MutableMapping[str, Any] | None = None,
         *,
         cosine_steps: int | None = None,
+        correction: Mapping[str, Tensor] | None = None,
     ) -> None:
         model.train()
         self.model = model
@@ -82,6 +92,11 @@ class Learner:
         self.steps = 0
         self._memory = memory
         self._cosine_steps = cosine_steps
+        self._corrections = [
+            (parameter, correction[name].to(parameter.device))
+            for name, parameter in model.named_parameters()
+            if correction is not None and parameter.requires_grad
+        ]
         self._optimiser = Optimiser(model.parameters(), training)
         if training.keep_optimiser:
             recall(self._optimiser, memory)
@@ -95,6 +110,9 @@ class Learner:
         loss.backward()
         if self.training.clip is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip)
+        for parameter, correction in self._corrections:
+            if parameter.grad is not None:
+                parameter.grad.add_(correction)
         self._optimiser.step()
         self._optimiser.zero_grad()
         self.steps += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -41,13 +41,14 @@ def supervised(
     *,
     extra: LocalLoss | None = None,
     memory: MutableMapping[str, Any] | None = None,
+    correction: Mapping[str, Tensor] | None = None,
 ) -> int:
     """Minimise cross-entropy (plus `extra`) over shuffled batches; returns the steps made.
 
     `memory` is where the optimiser's moments are kept between calls if the settings say so. The model is left
-    in training mode. Without samples nothing is done.
+    in training mode. Without samples nothing is done. `correction` is added to every gradient (see `Learner`).
     """
-    learner = Learner(model, training, memory)
+    learner = Learner(model, training, memory, correction=correction)
     for rows, batch in batches(x, training, generator, model):
         if isinstance(extra, FeatureLoss):
             features, logits = features_and_logits(model, batch)

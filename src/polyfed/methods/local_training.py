@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
@@ -12,10 +12,21 @@ from polyfed.federation import Client
 from polyfed.learn import LocalLoss
 
 
-def train(me: Client, extra: LocalLoss | None = None) -> None:
-    """Train a client's model on its own data, as the run's `training` says; `extra` is added to the cross-entropy."""
-    learn.supervised(
-        me.model, *me.tensors(me.train), me.training, me.rng("batches"), extra=extra, memory=me.memory
+def train(
+    me: Client, extra: LocalLoss | None = None, *, correction: Mapping[str, Tensor] | None = None
+) -> int:
+    """Train a client's model on its own data, as the run's `training` says; returns the steps made.
+
+    extra: added to the cross-entropy. correction: added to every gradient, by the parameters' names.
+    """
+    return learn.supervised(
+        me.model,
+        *me.tensors(me.train),
+        me.training,
+        me.rng("batches"),
+        extra=extra,
+        memory=me.memory,
+        correction=correction,
     )
 
 
