@@ -176,8 +176,8 @@ class Trial:
         if not any(hasattr(step, "together") for step in vars_of(self.method).values()):
             return
         mlps = {"models": {**self.config.as_file()["models"], "names": ["mlp-small"]}, "rounds": 2}
-        # Momentum and many steps would blow rounding up to what a forgotten loss looks like.
-        plain = {"training": {"batch": 16, "lr": 0.05, "epochs": 1}}
+        # Momentum, many steps and packing would blow rounding up to what a forgotten loss looks like.
+        plain = {"training": {"batch": 16, "lr": 0.05, "epochs": 1}, "wire": {}}
         if not learn.can_stack(Training(**plain["training"])):
             return
         found = []

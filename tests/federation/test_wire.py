@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from tests.conftest import MakeRun
+from tests.methods.by_hand import alike, mean_of
 from torch import Tensor
 
 from polyfed import Client, Fields, Fleet, Kind, Method, Server, client_step
 from polyfed.engines import Inline, Pool
 from polyfed.errors import ConfigError
-from polyfed.federation.engine import Engine
-from polyfed.federation.message import decode
+from polyfed.federation.engine import Engine, Outcome, Success, Task
+from polyfed.federation.message import decode, encode
+from polyfed.federation.method import registered
 from polyfed.federation.wire import Wire, WireSettings
+from polyfed.learn import supervised
+from polyfed.methods import FedAvg
 from polyfed.methods.fedmd import FedMD
-from polyfed.testing import check_method, failures_of
+from polyfed.testing import check_method, failures_of, result_of
 
 THIRD = torch.tensor(1 / 3)
 HALF_THIRD = THIRD.half().float()
@@ -138,6 +144,166 @@ def test_what_is_too_large_for_half_precision_is_its_clients_failure(
     assert failures_of(plain.path) == []
 
 
+def through(tensor: Tensor, base: Tensor, name: str) -> Tensor:
+    """What arrives of a tensor that travels as a difference, in 8 bits or by its largest entries; no residual yet."""
+    change = tensor - base
+    if tensor.numel() < 64:
+        return tensor.clone()
+    if name == "int8":
+        step = (change.max() - change.min()) / 255
+        return base + ((change - change.min()) / step).round() * step + change.min()
+    kept = change.abs().flatten().topk(-(-tensor.numel() // 20)).indices
+    sparse = torch.zeros(tensor.numel())
+    sparse[kept] = change.flatten()[kept]
+    return base + sparse.reshape(tensor.shape)
+
+
+@pytest.mark.parametrize("name", ["int8", "top-0.05"])
+def test_a_round_of_fedavg_with_packed_weights_equals_a_loop_by_hand(make_run: MakeRun, name: str) -> None:
+    """Down in 8 bits; up as a difference to what arrived there, not to what the server has."""
+    wire = {"up": {"weights": name}, "down": {"weights": "int8"}}
+    run = make_run("fedavg", rounds=1, wire=wire, stack=1)
+    run.go()
+    model = run.federation.build("mlp-small")
+    exact = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    received = {key: through(tensor, torch.zeros_like(tensor), "int8") for key, tensor in exact.items()}
+    for base, right in ((received, True), (exact, False)):
+        arrived, counts = [], []
+        for client in range(4):
+            model.load_state_dict(received)
+            x, y = run.federation.holdings(client).train.tensors()
+            stream = run.federation.seeds.torch("batches", f"client-{client}", 1, 1)
+            supervised(model, x, y, run.config.training, stream)
+            trained = model.state_dict()
+            arrived.append({key: through(trained[key], base[key], name) for key in trained})
+            counts.append(len(y))
+        expected = mean_of(arrived, counts)
+        found = run.server.memory["weights"]["mlp-small"]
+        assert alike(found, expected, within=1e-6) == right
+    plain = make_run("fedavg", rounds=1, stack=1)
+    plain.go()
+    share = run.ledger.total("up", "weights") / plain.ledger.total("up", "weights")
+    assert share < (0.3 if name == "int8" else 0.15)
+    assert 0.2 < run.ledger.total("down", "weights") / plain.ledger.total("down", "weights") < 0.3
+
+
+@ENGINES
+def test_what_is_left_out_is_the_clients_state_and_outlives_a_stop(make_run: MakeRun, engine: Engine) -> None:
+    run = make_run("fedavg", engine, rounds=4, wire={"up": {"weights": "top-0.05"}}, cohort={"fraction": 0.5})
+    run.go()
+    states = {index: decode(path.read_bytes()) for index, path in run.client_files().items()}
+    assert len(states) >= 2  # all that took part, and only they
+    for state in states.values():
+        assert set(state) == {"residuals"}
+        assert any(bool(tensor.any()) for tensor in state["residuals"].values())
+
+
+class Failing(FedAvg):
+    """A client that does all its work, and fails in the second round."""
+
+    @client_step(sends=("weights",))
+    def train(self, me: Client, weights: Any, *_: Any, **told: Any) -> Fields:
+        reply = super().train(me, weights)
+        if me.facts.index == 1 and me.round == 2:
+            me.residuals.clear()
+            reply["weights"]["0.weight"] = torch.tensor(torch.inf)  # type: ignore[index]
+        return reply
+
+
+def test_a_client_that_fails_has_the_residuals_that_it_had(make_run: MakeRun) -> None:
+    found = []
+    for rounds in (1, 2):
+        run = make_run(Failing, rounds=rounds, wire={"up": {"weights": "top-0.05"}}, settings={})
+        run.go()
+        found.append({index: path.read_bytes() for index, path in run.client_files().items()})
+    assert found[0][1] == found[1][1]
+    assert found[0][0] != found[1][0]
+
+
+class Impostor(Inline):
+    """Somebody in the place of client 2 who sends what cannot be unpacked."""
+
+    def run(self, task: Task) -> Iterator[Outcome]:
+        for outcome in super().run(task):
+            if isinstance(outcome, Success) and outcome.client == 2 and task.step == "method.train":
+                entry: dict[str, Any] = {
+                    "top": torch.tensor([7]).int(),
+                    "values": torch.ones(1),
+                    "shape": [10**9],
+                }
+                yield replace(outcome, reply=encode({"weights": {"body.1.weight": entry}}))
+            else:
+                yield outcome
+
+
+def test_a_reply_that_cannot_be_unpacked_is_left_out(make_run: MakeRun) -> None:
+    run = make_run("fedavg", Impostor(), rounds=1, wire={"up": {"weights": "top-0.05"}})
+    run.go()
+    (failure,) = failures_of(run.path)
+    assert failure["client"] == "client-2"
+    assert "cannot be unpacked" in failure["reason"]
+
+
+def test_models_are_fetched_and_looked_at_as_they_are(make_run: MakeRun) -> None:
+    """What a client trained by itself is not rounded when it is written down."""
+    found = []
+    for wire in ({}, {"up": {"weights": "int8"}}):
+        run = make_run("local", rounds=1, wire=wire)
+        run.go()
+        found.append(result_of(run.path)["models"])
+    assert found[0] == found[1]
+
+
+class Walk(Talk):
+    """Peers that tell each other their weights, which are like what they were all sent."""
+
+    sends: ClassVar = {"weights": Kind.WEIGHTS}
+
+    @client_step(sends=("weights",))
+    def say(self, me: Client, weights: Tensor) -> Fields:  # type: ignore[override]
+        return {"weights": weights + me.facts.index}
+
+    @client_step
+    def hear(self, me: Client, heard: list[tuple[str, dict[str, Any]]]) -> Fields:
+        me.memory["heard"] = {sender: fields["weights"] for sender, fields in heard}
+        return {}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        fleet.gossip(self.say, self.hear, "complete", fleet.sample(), weights=torch.arange(100.0))
+
+
+@pytest.mark.parametrize(("name", "within"), [("half", 0.05), ("int8", 0.25), ("top-0.05", 0.0)])
+def test_what_peers_hear_is_no_difference_to_what_they_were_not_told(
+    make_run: MakeRun, name: str, within: float
+) -> None:
+    run = make_run(Walk, rounds=1, wire={"up": {"weights": name}})
+    run.go()
+    heard = decode(run.client_files()[0].read_bytes())["memory"]["heard"]
+    for index in (1, 2, 3):
+        away = (heard[f"client-{index}"] - (torch.arange(100.0) + index)).abs().max()
+        assert float(away) <= within
+
+
+EVERYTHING = dict.fromkeys(("weights", "gradients", "logits", "posteriors", "statistics"), "int8")
+THINNED = {"weights": "top-0.1", "gradients": "top-0.1", "logits": "half", "posteriors": "half"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("up", [EVERYTHING, THINNED], ids=["8 bits", "top"])
+@pytest.mark.parametrize("name", ["fedavg", "qffl", "dsfl", "feddf", "fedh2l"])
+def test_methods_keep_the_contract_whatever_is_packed(name: str, up: dict[str, str]) -> None:
+    config = {
+        "wire": {"up": up, "down": EVERYTHING},
+        "models": {"names": ["mlp-small"]},
+        "data": {"limit": 300},
+        "cohort": {"fraction": 0.5},
+        "rounds": 4,
+    }
+    if name == "fedh2l":
+        config |= {"rounds": 15, "cohort": {"fraction": 1.0}}
+    check_method(registered()[name], config=config)
+
+
 @pytest.mark.slow
 def test_a_method_whose_logits_travel_in_half_precision_keeps_the_contract() -> None:
     half = {"logits": "half"}
@@ -162,6 +328,9 @@ def test_a_method_whose_logits_travel_in_half_precision_keeps_the_contract() -> 
         ({"down": {"sausages": "half"}}, "wire.down"),
         ({"sideways": {"logits": "half"}}, "wire.sideways"),
         ({"up": "half"}, "wire.up"),
+        ({"up": {"weights": "top-2"}}, "top-0.05"),
+        ({"down": {"weights": "top-0.1"}}, "use down: {weights: int8}"),
+        ({"up": {"logits": "top-0.1"}}, "use logits: int8"),
     ],
 )
 def test_an_unknown_kind_direction_or_packing_is_told_in_one_line(

@@ -52,7 +52,7 @@ class Host:
         self.timeout = timeout
         self.population = population
         self.program = program
-        self.keeps = program.method.keeps
+        self.keeps = program.keeps
         self.scratch = scratch
         self.live_bytes = live_bytes
         self._live: OrderedDict[int, Client] = OrderedDict()
@@ -103,7 +103,7 @@ class Host:
 
     def _run_alone(self, task: Task, step: Step, call: Call) -> Outcome:
         started = time.perf_counter()
-        reads_only = getattr(step, "reads_only", False)
+        reads_only = self._reads_only(task, step)
         assert call.client is not None
         me: Client | None = None
         before: dict[str, Any] = {}
@@ -115,7 +115,7 @@ class Host:
             self._enter(me, task)
             _seed_layers(me)
             fields = step(me, **payload) or {}
-            reply, report = self._sealed(task, me, fields)
+            reply, report = self._sealed(task, call, me, fields)
             if self.timeout is not None and time.perf_counter() - started > self.timeout:
                 raise TimeoutError(too_slow(self.timeout))
         except RunError:
@@ -142,7 +142,7 @@ class Host:
             replies = together(self.program.owner(task.step), us, payloads)
             if replies is None:
                 raise _NotStacked
-            sealed = [self._sealed(task, me, fields) for me, fields in zip(us, replies, strict=True)]
+            sealed = [self._sealed(task, *each) for each in zip(unit, us, replies, strict=True)]
             if self.timeout is not None and time.perf_counter() - started > self.timeout * len(us):
                 raise TimeoutError(too_slow(self.timeout))
         except BaseException as error:
@@ -159,35 +159,49 @@ class Host:
             for index, (reply, report) in zip(indices, sealed, strict=True)
         ]
 
+    def _reads_only(self, task: Task, step: Step) -> bool:
+        """Whether a step leaves a client's state as it is: it says so, and packing its reply leaves nothing."""
+        owner = self.program.owner(task.step)
+        left = self.program.wire_up(owner).leaves_residuals(owner.kinds_up())
+        return getattr(step, "reads_only", False) and not left
+
     def _enter(self, me: Client, task: Task) -> None:
         me.enter(task.moment)
         self._scratch_models.forget()
 
-    def _payload(self, task: Task, call: Call) -> dict[str, Any]:
-        owner = self.program.owner(task.step)
+    def _received(self, task: Task, call: Call) -> dict[str, Any]:
+        """What was sent to a client, as it arrived: to be read, not changed."""
+        kinds = self.program.owner(task.step).kinds_down()
         wire = self.program.wire
         if self._common[0] is not task.common:
-            self._common = task.common, wire.unpack(decode(task.common), owner.kinds_down(), "down")
-        payload: dict[str, Any] = copied(
-            self._common[1]
-        )  # one may change what it was sent: the others must not notice
-        if call.own != EMPTY:
-            payload |= wire.unpack(decode(call.own), owner.kinds_down(), "down")
+            self._common = task.common, wire.unpack(decode(task.common), kinds, "down")
+        own = wire.unpack(decode(call.own), kinds, "down") if call.own != EMPTY else {}
+        return {**self._common[1], **own}
+
+    def _payload(self, task: Task, call: Call) -> dict[str, Any]:
+        # One may change what it was sent: the others must not notice.
+        payload: dict[str, Any] = copied(self._received(task, call))
         if call.heard:
-            kinds = owner.kinds_up()
+            wire = self.program.wire
+            kinds = self.program.owner(task.step).kinds_up()
             payload["heard"] = [
                 (sender, wire.unpack(decode(data), kinds, "up")) for sender, data in call.heard
             ]
         return payload
 
-    def _sealed(self, task: Task, me: Client, fields: Fields) -> tuple[bytes, bytes]:
+    def _sealed(self, task: Task, call: Call, me: Client, fields: Fields) -> tuple[bytes, bytes]:
         """The encoded reply and report, once they are known to hold what was declared, and numbers."""
         owner = self.program.owner(task.step)
         short = step_name(task.step)
         fields = {name: fields[name] for name in fields}  # whatever kind of mapping it was
         check_declared(owner, fields, short)
-        packed = self.program.wire.pack(fields, owner.kinds_up(), "up")
-        spoilt = first_not_finite(packed)
+        wire = self.program.wire_up(owner)
+        packed: Fields = fields
+        spoilt = first_not_finite(fields)
+        if spoilt is None and wire.packs("up"):
+            sent = None if task.aloud else self._received(task, call)
+            packed = wire.pack(fields, owner.kinds_up(), "up", sent=sent, residuals=me.residuals)
+            spoilt = first_not_finite(packed)  # what is finite in 32 bits need not be so in 16
         if spoilt is not None:
             raise FloatingPointError(f"its reply '{spoilt}' holds NaN or infinity")
         report = encode(me.report())
@@ -231,7 +245,9 @@ class Host:
             self._model_bytes[index] = _bytes_of(me.model) if "model" in self.keeps else 0
         self._live[index] = me
         self._live_total -= self._sizes.get(index, 0)
-        self._sizes[index] = self._model_bytes[index] + sum(tensor.nbytes for tensor in tensors_in(me.memory))
+        self._sizes[index] = self._model_bytes[index] + sum(
+            tensor.nbytes for kept in (me.memory, me.residuals) for tensor in tensors_in(kept)
+        )
         self._live_total += self._sizes[index]
         while self._live_total > self.live_bytes and len(self._live) > 1:
             self.evict(next(iter(self._live)))

@@ -93,7 +93,7 @@ class Pool:
     def open(self, population: Population, program: Program, scratch: Path) -> None:
         warm_up(program.method)
         keep_freed_memory()  # the server's own work is done in this process
-        self._keeps = bool(program.method.keeps)
+        self._keeps = bool(program.keeps)
         self._folder = scratch
         self._make_host = functools.partial(
             Host,

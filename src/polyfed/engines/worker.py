@@ -141,7 +141,7 @@ def write_units(
     about = None
     if task is not None:
         now = task.moment
-        about = [task.step, [now.round, now.sequence, now.measuring], common_file]
+        about = [task.step, [now.round, now.sequence, now.measuring], common_file, task.aloud]
     return pack({"do": "units", "units": heads, "task": about}, blobs, folder)
 
 
@@ -149,9 +149,9 @@ def read_task(about: list[Any] | None, blobs: list[bytes]) -> Task | None:
     """The task in a frame of units, if there is one. What all its clients are sent is read once, by each worker."""
     if about is None:
         return None
-    step, moment, file = about
+    step, moment, file, aloud = about
     common = Path(file).read_bytes() if file else blobs.pop(0)
-    return Task(step, Moment(*moment), common, ())
+    return Task(step, Moment(*moment), common, (), aloud=aloud)
 
 
 def read_units(head: dict[str, Any], blobs: list[bytes]) -> list[tuple[int, list[Call]]]:

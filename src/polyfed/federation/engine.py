@@ -37,6 +37,8 @@ class Task:
     units: Sequence[Sequence[Call]]
     window: int | None = None
     """How many units may be under way ahead of the next one to be given back; None for all of them."""
+    aloud: bool = False
+    """Whether peers hear the replies: they do not know what the sender was sent, so nothing is a difference to it."""
 
 
 @dataclass(frozen=True)

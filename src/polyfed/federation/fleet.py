@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
-from polyfed.errors import MethodError, RunError, StepFailed
+from polyfed.errors import MessageError, MethodError, RunError, StepFailed
 from polyfed.federation.engine import Call, Engine, Failure, Success, Task
 from polyfed.federation.fields import Surroundings, why_refused, why_report_refused
 from polyfed.federation.ledger import Ledger, Purpose
@@ -54,6 +54,10 @@ class Asked:
     purpose: Purpose
     required: Sequence[str]
     """The fields without which a reply is refused."""
+    aloud: bool = False
+    """Whether peers hear the replies."""
+    arrived: dict[str, Any] = field(default_factory=dict)
+    """What all were sent, as it arrived: what their replies are differences to."""
 
 
 class EngineFleet:
@@ -181,7 +185,7 @@ class EngineFleet:
         listeners = Counter(other for others in links.values() for other in others)
         said: dict[int, bytes] = {}
         sizes: dict[int, Mapping[Kind, int]] = {}
-        asked = self._asked(say, among, None, payload)
+        asked = self._asked(say, among, None, payload, aloud=True)
         for outcome in self._outcomes(asked, window=None):
             reply, size = self._checked(outcome, asked, may_be_empty=True)
             if reply is None or size is None:
@@ -258,6 +262,8 @@ class EngineFleet:
         payload: Fields,
         purpose: Purpose = "training",
         required: Sequence[str] = (),
+        *,
+        aloud: bool = False,
     ) -> Asked:
         if not getattr(step, "is_client_step", False):
             raise MethodError(f"'{step.__name__}' is not a client step: mark it with @client_step")
@@ -265,7 +271,7 @@ class EngineFleet:
         own = {facts.index: each(facts) for facts in to} if each is not None else {}
         owner = self.program.owner(name)
         promised = [field for field in getattr(step, "required", ()) if field in owner.sends]
-        return Asked(step, owner, name, to, payload, own, purpose, [*promised, *required])
+        return Asked(step, owner, name, to, payload, own, purpose, [*promised, *required], aloud)
 
     def _outcomes(
         self,
@@ -281,6 +287,9 @@ class EngineFleet:
         packed = self.program.wire.pack(asked.payload, kinds, "down")
         common = encode(packed)
         down = bytes_by_kind(packed, len(common), kinds)
+        if self.program.wire_up(asked.owner).packs("up"):
+            # A copy: a method may change what it sends while replies come in.
+            asked.arrived.update(self.program.wire.unpack(decode(common), kinds, "down"))
         for facts in asked.to:
             own = self.program.wire.pack(asked.own.get(facts.index, {}), kinds, "down")
             data = encode(own) if own else EMPTY
@@ -294,6 +303,7 @@ class EngineFleet:
             common=common,
             units=self._units(asked, calls),
             window=window,
+            aloud=asked.aloud,
         )
         short = step_name(asked.name)
         self.under_way = f"{short} 0/{len(calls)}"
@@ -303,6 +313,16 @@ class EngineFleet:
                 self.failures.append(outcome)
             else:
                 yield outcome
+
+    def _unpacked(self, fields: Fields, asked: Asked, facts: Facts) -> dict[str, Any]:
+        """A reply as it was before it was packed, by differences to what the client was sent."""
+        wire = self.program.wire_up(asked.owner)
+        if not wire.packs("up"):
+            return dict(fields)
+        kinds = asked.owner.kinds_down()
+        own = wire.unpack(wire.pack(asked.own.get(facts.index, {}), kinds, "down"), kinds, "down")
+        sent = None if asked.aloud else {**asked.arrived, **own}
+        return wire.unpack(fields, asked.owner.kinds_up(), "up", sent=sent)
 
     def _units(self, asked: Asked, calls: Sequence[Call]) -> list[list[Call]]:
         """One call per unit; or up to `stack` neighbours of one architecture, where the step can stack them."""
@@ -332,8 +352,12 @@ class EngineFleet:
         if success.report != EMPTY:
             self.ledger.count(facts.name, "up", {Kind.METRICS: len(success.report)}, "evaluation")
         report = decode(success.report)
-        fields = self.program.wire.unpack(fields, kinds, "up")
-        reason = why_report_refused(
+        try:
+            fields = self._unpacked(fields, asked, facts)
+            reason = None
+        except MessageError as error:
+            reason = f"its reply cannot be unpacked: {error}"
+        reason = reason or why_report_refused(
             report, asked.owner.stages, asked.owner.notes, outputs=self.sizes["outputs"]
         )
         if reason is None and (fields or (asked.required and not may_be_empty)):

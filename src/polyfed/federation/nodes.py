@@ -129,6 +129,8 @@ class Client(NodeTensors):
     classes: int = 0
     """How many classes the private data have: the first of the outputs."""
     memory: State = field(default_factory=dict)
+    residuals: dict[str, Tensor] = field(default_factory=dict)
+    """What was left out when its messages were packed, by field: it is sent later (see `wire`)."""
     moment: Moment = field(default_factory=lambda: Moment(0, 0))
     measured: dict[str, Measurement] = field(default_factory=dict)
     noted: dict[str, float | None] = field(default_factory=dict)
@@ -215,6 +217,8 @@ class Client(NodeTensors):
             state["model"] = learn.weights_of(self.model)
         if "memory" in parts:
             state["memory"] = copied(self.memory)
+        if "residuals" in parts:
+            state["residuals"] = dict(self.residuals)  # they are replaced, never changed
         return state
 
     def restore(self, state: State) -> None:
@@ -223,6 +227,8 @@ class Client(NodeTensors):
             learn.load_weights(self.model, state["model"])
         if "memory" in state:
             self.memory = state["memory"]
+        if "residuals" in state:
+            self.residuals = state["residuals"]
 
 
 @dataclass

@@ -22,6 +22,16 @@ class Program:
     others: dict[str, StepOwner] = field(default_factory=dict)
     wire: Wire = field(default_factory=Wire)
 
+    @property
+    def keeps(self) -> frozenset[str]:
+        """What of a client lasts from one step to the next: what the method keeps, and what packing left out."""
+        left = self.wire.leaves_residuals(self.method.kinds_up())
+        return self.method.keeps | ({"residuals"} if left else frozenset())
+
+    def wire_up(self, owner: StepOwner) -> Wire:
+        """How replies are packed: the method's as the run says; what is fetched to look at models is exact."""
+        return self.wire if owner is self.method else Wire()
+
     def owner(self, name: str) -> StepOwner:
         """Whose step this is."""
         owner = name.partition(".")[0]

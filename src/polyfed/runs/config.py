@@ -243,7 +243,7 @@ class RunConfig(Section):
     cohort: Cohort = Cohort()
     evaluate: Evaluation = Evaluation()
     wire: WireSettings = WireSettings()
-    """How what travels is packed, by direction and kind: {up: {logits: half}, down: {logits: half}}."""
+    """How what travels is packed, by direction and kind: {up: {weights: top-0.05}, down: {weights: int8}}."""
     timeout: Annotated[float, Field(gt=0, le=LONGEST_TIMEOUT)] | None = None
     """Seconds a client may take for one step before it is left out of the round."""
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 30.0
