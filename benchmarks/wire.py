@@ -47,7 +47,7 @@ def measured(method: str, wire: dict[str, Any], folder: Path) -> tuple[list[floa
         done = polyfed.run(config, method=method, out=folder / f"{seed}", workers=2)
         reached.append(100 * done.summary["last"]["whole"]["mean"])
         counts = done.summary["bytes"]
-        bytes_ = tuple(sum(counts[way].values()) for way in ("up", "down"))  # type: ignore[assignment]
+        bytes_ = tuple(sum(counts[way].values()) for way in ("up", "down"))
     return reached, *bytes_
 
 
