@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import fusion, peers, population, roundtrip, shelf, speed, teachers
+from benchmarks import fusion, mutual, peers, population, roundtrip, shelf, speed, teachers
 
 
 def main() -> None:
@@ -17,6 +17,7 @@ def main() -> None:
     teachers.main()
     shelf.main()
     fusion.main()
+    mutual.main()
 
 
 if __name__ == "__main__":

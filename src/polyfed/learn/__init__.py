@@ -31,7 +31,7 @@ from polyfed.learn.losses import (
     soften,
 )
 from polyfed.learn.measures import CONFUSION, METRICS, MetricName, Metrics, load_metrics, metrics_of
-from polyfed.learn.mutual import Peer, mutual
+from polyfed.learn.mutual_learning import Peer, mutual
 from polyfed.learn.projection import project, project_both
 from polyfed.learn.proximal import Proximal
 from polyfed.learn.robust import robust_mean
