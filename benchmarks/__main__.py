@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import fusion, peers, population, roundtrip, shelf, speed, teachers, wire
+from benchmarks import fusion, mutual, peers, population, roundtrip, shelf, speed, teachers, wire
 
 
 def main() -> None:
@@ -17,6 +17,7 @@ def main() -> None:
     teachers.main()
     shelf.main()
     fusion.main()
+    mutual.main()
     wire.main()
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.interleaved import CASES, print_ratios, timed
 from benchmarks.works import cpu_seconds
 from polyfed import data, learn
 from polyfed.engines.process_setup import keep_freed_memory
@@ -33,7 +33,6 @@ REPEATS = 3
 ROUNDS = 200
 EVERY = 50
 BATCH = 32
-CASES = ("bare", "1", "2")
 MODELS = ("lenet-caffe", "lenet5")
 
 
@@ -154,21 +153,9 @@ def bare_loop(model: str, rounds: int) -> dict[str, float]:
 
 
 def compare(model: str, rounds: int) -> None:
-    results: dict[str, list[dict[str, float]]] = {case: [] for case in CASES}
-    for _ in range(REPEATS):
-        for case in CASES:
-            command = [sys.executable, "-m", "benchmarks.peers", str(rounds), model, case]
-            said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            results[case].append(json.loads(said.splitlines()[-1]))
+    results = timed("benchmarks.peers", str(rounds), model, repeats=REPEATS)
     print(f"FedH2L, 4 nodes, {model}, {rounds} rounds: ratios to a bare loop tuned the same way")
-    for case in CASES[1:]:
-        pairs = list(zip(results[case], results["bare"], strict=True))
-        walls, cpus = ([one[what] / other[what] for one, other in pairs] for what in ("wall", "cpu"))
-        target = {"1": 1.1, "2": 0.6}[case]
-        print(
-            f"  {case} worker{'s' if case != '1' else ''}: wall {statistics.median(walls):.2f}"
-            f" ({min(walls):.2f}–{max(walls):.2f}, target {target}), CPU {statistics.median(cpus):.2f}"
-        )
+    print_ratios(results)
     shown = ", ".join(
         f"{case} {statistics.median(found['accuracy'] for found in results[case]):.3f}" for case in CASES
     )

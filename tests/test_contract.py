@@ -103,6 +103,21 @@ def test_the_variants_of_fedproto_keep_the_contract() -> None:
     check_method(registered()["fedproto"], config={"models": models, **HALF}, **settings)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "config"),
+    [
+        ({"fusion": "average"}, HALF),
+        ({"fusion": "scaffold"}, HALF),
+        ({"ensemble": "vote"}, {"training": {"momentum": 0.9, "keep_optimiser": True}}),
+    ],
+    ids=["average", "scaffold", "vote with kept moments"],
+)
+def test_the_variants_of_fedkem_keep_the_contract(settings: dict[str, Any], config: dict[str, Any]) -> None:
+    models = {"names": ["mlp-small", "mlp"], "server": "mlp-small"}
+    check_method(registered()["fedkem"], config={"models": models, **config}, **settings)
+
+
 CACHED = {"inactive": "cached"}
 
 

@@ -31,6 +31,7 @@ from polyfed.learn.losses import (
     soften,
 )
 from polyfed.learn.measures import CONFUSION, METRICS, MetricName, Metrics, load_metrics, metrics_of
+from polyfed.learn.mutual_learning import Peer, mutual
 from polyfed.learn.projection import project, project_both
 from polyfed.learn.proximal import Proximal
 from polyfed.learn.robust import robust_mean
@@ -40,6 +41,7 @@ from polyfed.learn.supervision import ExtraLoss, FeatureLoss, LocalLoss, supervi
 from polyfed.learn.training import Training, freeze_norms, logits_of, take
 from polyfed.learn.trial import prefers_channels_last, worth_stacking
 from polyfed.learn.weights import (
+    TableMax,
     TableMean,
     WeightedMean,
     is_statistic,
@@ -62,7 +64,9 @@ __all__ = [
     "LocalLoss",
     "MetricName",
     "Metrics",
+    "Peer",
     "Proximal",
+    "TableMax",
     "TableMean",
     "Training",
     "WeightedMean",
@@ -96,6 +100,7 @@ __all__ = [
     "logits_of",
     "make_ready",
     "metrics_of",
+    "mutual",
     "named_tensors",
     "norm_entries",
     "one_hot_loss",

@@ -169,3 +169,21 @@ class TableMean:
         """The mean of what was added."""
         assert self._sum is not None
         return self._sum / self.total
+
+
+class TableMax:
+    """The element-wise maximum of tables as they come, with the interface of `TableMean`: shares only count."""
+
+    def __init__(self) -> None:
+        self._largest: Tensor | None = None
+        self.total = 0.0
+
+    def add(self, table: Tensor, share: float) -> None:
+        """Add one table."""
+        self.total += share
+        self._largest = table if self._largest is None else torch.maximum(self._largest, table)
+
+    def result(self) -> Tensor:
+        """The largest number that was added at each place."""
+        assert self._largest is not None
+        return self._largest

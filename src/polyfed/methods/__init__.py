@@ -9,10 +9,12 @@ from polyfed.methods.feddf import FedDF
 from polyfed.methods.fedgen import FedGen
 from polyfed.methods.fedgkd import FedGKD
 from polyfed.methods.fedh2l import FedH2L
+from polyfed.methods.fedkem import FedKEM
 from polyfed.methods.fedkf import FedKF
 from polyfed.methods.fedmd import FedMD
 from polyfed.methods.fedproto import FedProto
 from polyfed.methods.fedprox import FedProx
+from polyfed.methods.fml import FML
 from polyfed.methods.ktpfl import KTpFL
 from polyfed.methods.local import Local
 from polyfed.methods.moon import MOON
@@ -21,6 +23,7 @@ from polyfed.methods.qffl import QFFL
 
 __all__ = [
     "DSFL",
+    "FML",
     "MOON",
     "QFFL",
     "Aggregated",
@@ -31,6 +34,7 @@ __all__ = [
     "FedGKD",
     "FedGen",
     "FedH2L",
+    "FedKEM",
     "FedKF",
     "FedMD",
     "FedProto",

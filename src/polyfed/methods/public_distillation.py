@@ -91,17 +91,26 @@ def gather(replies: Iterable[Reply], field: str) -> tuple[list[Facts], Tensor]:
 
 
 def distil_server(
-    server: Server, rows: Tensor, answers: Tensor, settings: Distillation, given: AnswerForm = "probabilities"
+    server: Server,
+    rows: Tensor,
+    answers: Tensor,
+    settings: Distillation,
+    given: AnswerForm = "probabilities",
+    *,
+    labels: bool = False,
 ) -> None:
-    """Fit the server's model to answers on these public rows."""
+    """Fit the server's model to answers on these public rows; with `labels`, to their labels by half."""
     assert server.model is not None and server.public is not None
+    seen = server.public[rows]
+    x, y = server.tensors(seen) if labels else (server.inputs(seen), None)
     learn.distil(
         server.model,
-        server.inputs(server.public[rows]),
+        x,
         answers.to(server.device),
         settings.in_round(server.round),
         server.rng("distil"),
         given=given,
         memory=server.memory.setdefault("distil", {}) if settings.keep_optimiser else None,
+        labels=y,
     )
     server.measure("global")
