@@ -11,6 +11,8 @@ from polyfed.methods.fedgkd import FedGKD
 from polyfed.methods.fedh2l import FedH2L
 from polyfed.methods.fedkf import FedKF
 from polyfed.methods.fedmd import FedMD
+from polyfed.methods.fednova import FedNova
+from polyfed.methods.fedntd import FedNTD
 from polyfed.methods.fedproto import FedProto
 from polyfed.methods.fedprox import FedProx
 from polyfed.methods.ktpfl import KTpFL
@@ -18,6 +20,7 @@ from polyfed.methods.local import Local
 from polyfed.methods.moon import MOON
 from polyfed.methods.pooled import Pooled
 from polyfed.methods.qffl import QFFL
+from polyfed.methods.scaffold import Scaffold
 
 __all__ = [
     "DSFL",
@@ -33,9 +36,12 @@ __all__ = [
     "FedH2L",
     "FedKF",
     "FedMD",
+    "FedNTD",
+    "FedNova",
     "FedProto",
     "FedProx",
     "KTpFL",
     "Local",
     "Pooled",
+    "Scaffold",
 ]

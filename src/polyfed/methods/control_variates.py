@@ -29,7 +29,7 @@ def zeros(model: nn.Module) -> Weights:
     """The control variate that everybody begins with: zero for every parameter."""
     return {
         name: torch.zeros(parameter.shape, dtype=parameter.dtype)
-        for name, parameter in model.named_parameters()
+        for name, parameter in model.named_parameters(remove_duplicate=False)  # a shared one has two names
     }
 
 
