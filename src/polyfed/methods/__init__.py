@@ -21,11 +21,13 @@ from polyfed.methods.moon import MOON
 from polyfed.methods.pooled import Pooled
 from polyfed.methods.qffl import QFFL
 from polyfed.methods.scaffold import Scaffold
+from polyfed.methods.spatl import SPATL
 
 __all__ = [
     "DSFL",
     "MOON",
     "QFFL",
+    "SPATL",
     "Aggregated",
     "Cronus",
     "FDMeta",
