@@ -9,7 +9,7 @@ the server has c, the mean of all of them. All are zero at first, so a client th
 
 The paper has K, the number of steps, for a. With momentum the steps go further than K gradients: a is how far they go
 down a gradient that does not change (`learn.effective_steps`, FedNova's a_i; K without momentum). With K at momentum
-0.9 the variates come out up to ten times too large, and training collapses.
+0.9 the variates come out up to ten times too large, and training collapses (on digits: 44 % where it should be 91).
 
 Parameters only: the running statistics of BatchNorm layers have no gradient.
 """
@@ -29,7 +29,7 @@ def zeros(model: nn.Module) -> Weights:
     """The control variate that everybody begins with: zero for every parameter."""
     return {
         name: torch.zeros(parameter.shape, dtype=parameter.dtype)
-        for name, parameter in model.named_parameters()
+        for name, parameter in model.named_parameters(remove_duplicate=False)  # a shared one has two names
     }
 
 
@@ -48,12 +48,15 @@ def update(
     before: Mapping[str, Tensor],
     after: Mapping[str, Tensor],
     steps: int,
+    *,
+    only: Mapping[str, Tensor] | None = None,
 ) -> Weights:
     """Make the client's control variate anew after its training, and give back by how much it changed.
 
     control: c, as the client was sent it; its names are those of what is corrected.
     before, after: w and w_i, the weights that the client began with and those it has trained.
     steps: how many it made, of plain SGD with the run's momentum. After none nothing changes.
+    only: of some layers the rows that change (see `learn.take_rows`); the server is told of no others, so they stay.
     """
     own = _own(me, control)
     if not steps:
@@ -62,6 +65,8 @@ def update(
     change = {
         name: (before[name].cpu() - after[name].cpu()) / way - tensor for name, tensor in control.items()
     }
+    if only:
+        change = learn.spread_rows(learn.take_rows(change, only), only, change)
     me.memory["control"] = {name: own[name] + change[name] for name in own}
     return change
 
