@@ -110,7 +110,7 @@ def divergence(student: nn.Module, made: Tensor, answers: Tensor) -> Tensor:
 
     answers: the teacher's logits; it is a constant.
     """
-    with learn.keeping_statistics(student):
+    with learn.batch_statistics(student):
         return learn.kl(student(made), learn.soften(answers))
 
 
