@@ -126,6 +126,22 @@ def samples(
 
 
 @app.command()
+def noise(
+    shape: Annotated[str, typer.Option(help="Channels×height×width of the images.")] = "3x32x32",
+    seed: Annotated[int, typer.Option(min=0, help="Other noise for every seed.")] = 0,
+    figure: Annotated[Path, typer.Option("--figure", "-o", help="The picture to write.")] = Path("noise.png"),
+) -> None:
+    """Draw the kinds of noise that can stand in for public data.
+
+    Gaussian noise, dead leaves, and what an untrained StyleGAN makes. In a run file:
+    data: {public: {source: noise, kind: dead-leaves, rows: 5000}}.
+    """
+    from polyfed.cli import sampling
+
+    sampling.noise(shape, seed, figure)
+
+
+@app.command()
 def compare(
     directories: Annotated[list[Path], typer.Argument(metavar="DIR", help="Run directories.")],
     figure: Annotated[
