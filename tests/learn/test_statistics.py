@@ -156,7 +156,7 @@ def test_all_is_put_back_after_an_error_a_second_context_and_a_model_given_twice
     teacher = nn.Sequential(layer_of_mean_10_and_variance_4()).eval()
     with pytest.raises(ValueError, match="more than 1 value"), batch_statistics(teacher, teacher):
         teacher(rows(1))  # a single row has no variance
-    assert (teacher[0].training, teacher[0].track_running_stats) == (False, True)
+    assert not teacher[0].training and teacher[0].track_running_stats
     with batch_statistics(teacher):
         with batch_statistics(teacher):
             pass

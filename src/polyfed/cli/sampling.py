@@ -39,7 +39,7 @@ def noise(shape: str, seed: int, figure: Path) -> None:
     size = read_shape(shape)
     if len(size) != 3 or min(size) < 1:
         raise ConfigError(f"--shape {shape}: noise is drawn as images, write it as 3x32x32")
-    sheets = {}
+    sheets: dict[str, torch.Tensor] = {}
     for kind in known.KINDS:
         rows = [
             known.draw(kind, COLUMNS, size, Seeds(seed).torch("noise", kind, row))

@@ -113,4 +113,5 @@ def _corners(many: tuple[int, int], rng: np.random.Generator) -> npt.NDArray[Any
     triangle = np.concatenate([free[..., :3], free[..., 2:3]], axis=-1)
     kinds = np.stack([upright, quarter + turn, rectangle, triangle, free])
     kind = rng.integers(len(kinds), size=many)
-    return np.take_along_axis(kinds, kind[None, ..., None], axis=0)[0]
+    chosen: npt.NDArray[Any] = np.take_along_axis(kinds, kind[None, ..., None], axis=0)[0]
+    return chosen
