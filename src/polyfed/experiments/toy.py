@@ -195,4 +195,5 @@ def _loaded(run: SimulatedRun, name: str, architecture: str) -> nn.Module:
 
 
 def _classes(model: nn.Module, form: InputForm, points: Floats) -> Ints:
-    return predict(model, form, {"x": points[:, 0], "y": points[:, 1]}).probabilities.argmax(axis=1)
+    said = predict(model, form, {"x": points[:, 0], "y": points[:, 1]})
+    return np.asarray(said.probabilities.argmax(axis=1), dtype=np.int64)

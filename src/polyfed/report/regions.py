@@ -69,9 +69,8 @@ def _draw(axes: Axes, panel: Panel) -> None:
         interpolation="nearest",
     )
     if panel.points is not None:
-        axes.scatter(
-            *panel.points.T, c=panel.labels, cmap=colours, vmin=0, vmax=colours.N - 1, s=7, linewidths=0
-        )
+        x, y = panel.points.T
+        axes.scatter(x, y, c=panel.labels, cmap=colours, vmin=0, vmax=colours.N - 1, s=7, linewidths=0)
     axes.set_title("\n".join(map(plain, panel.title.splitlines())), fontsize=8.5, color=INK)
     axes.set_xticks([])
     axes.set_yticks([])
