@@ -22,14 +22,15 @@ SMALLEST = 0.03  # radius, in sides of the image
 SIZES = 200  # different radii
 POWER = 3.0
 SHAPES = 6
-IMAGES_AT_ONCE, LEAVES_AT_ONCE = 64, 16  # so that what is worked on stays in a core's cache
+PIXELS_AT_ONCE, LEAVES_AT_ONCE = 64 * 32 * 32, 16  # a few MB are worked on, whatever the size of an image
 
 
 def dead_leaves(count: int, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
     """So many images, count × channels × height × width, from 0 to 1."""
     images = np.empty((count, *shape), np.float32)
-    for start in range(0, count, IMAGES_AT_ONCE):
-        part = images[start : start + IMAGES_AT_ONCE]
+    at_once = max(1, PIXELS_AT_ONCE // (shape[1] * shape[2]))
+    for start in range(0, count, at_once):
+        part = images[start : start + at_once]
         part[:] = _pile(len(part), shape, rng)
     return images
 

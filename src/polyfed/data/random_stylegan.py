@@ -22,7 +22,7 @@ NOISE = 0.3
 BIAS = 0.2
 SLOPE = 0.2  # of LeakyReLU below 0
 IMAGES_OF_A_NETWORK = 400
-IMAGES_AT_ONCE = 50
+PIXELS_AT_ONCE = 50 * 32 * 32  # so that little memory is taken, whatever the size of an image
 MEAN, MEAN_SPREAD = (0.48, 0.46, 0.40), 0.12
 SPREAD, SPREAD_SPREAD = (0.22, 0.21, 0.21), 0.06
 
@@ -30,9 +30,10 @@ SPREAD, SPREAD_SPREAD = (0.22, 0.21, 0.21), 0.06
 def random_stylegan(count: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """So many images, count × channels × height × width, from 0 to 1."""
     images = torch.empty(count, *shape)
+    at_once = max(1, PIXELS_AT_ONCE // (shape[1] * shape[2]))
     for start in range(0, count, IMAGES_OF_A_NETWORK):
         network = Network(shape, generator)
-        for part in images[start : start + IMAGES_OF_A_NETWORK].split(IMAGES_AT_ONCE):
+        for part in images[start : start + IMAGES_OF_A_NETWORK].split(at_once):
             part.copy_(_coloured(network.paint(len(part)), generator))
     return images
 
