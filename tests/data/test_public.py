@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from pydantic import ValidationError
 
-from polyfed.data import PublicSettings, Rows, load, make_public
+from polyfed.data import PublicSettings, Rows, load, make_public, noise
 from polyfed.data.domains import rotate
 from polyfed.data.public import adapt
 from polyfed.data.storage import Draft, StoredDataSet, in_memory
@@ -155,6 +155,38 @@ def test_a_public_set_that_is_the_private_set_is_warned_of(caplog: pytest.LogCap
     assert "private rows are public too" in caplog.text
 
 
+# -- noise -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", noise.KINDS)
+def test_noise_is_a_public_set_without_labels_in_the_normalised_space_of_the_data(
+    kind: noise.Kind, tmp_path: Path
+) -> None:
+    data = load("digits")
+    settings = PublicSettings(source="noise", kind=kind, rows=7)
+    public, private = make_public(settings, data, rng(), tmp_path)
+    assert public is not None
+    assert public.dataset.labels is None and public.dataset.classes == ()
+    assert np.array_equal(private, np.arange(len(data)))
+    stream = torch.Generator().manual_seed(int(rng().integers(2**62)))
+    assert torch.equal(public.inputs(), noise.draw(kind, 7, (1, 8, 8), stream, data.limits))
+    elsewhere, _ = make_public(settings, data, rng(), tmp_path / "another")
+    other, _ = make_public(settings, data, np.random.default_rng(1), tmp_path)
+    assert elsewhere is not None and other is not None
+    assert elsewhere.dataset.fingerprint == public.dataset.fingerprint != other.dataset.fingerprint
+
+
+def test_noise_beside_feature_vectors_is_gaussian(refuses: Refuses) -> None:
+    inputs = np.array([[0, 50], [2, 70], [4, 90], [6, 110]], np.float32)
+    vectors = in_memory(Draft("v", inputs, np.array([0, 1, 0, 1]), ("a", "b")))
+    public, _ = make_public(PublicSettings(source="noise", kind="gaussian", rows=2000), vectors, rng())
+    assert public is not None
+    assert public.inputs().shape == (2000, 2)
+    assert public.inputs().std(dim=0).tolist() == pytest.approx([1, 1], abs=0.05)
+    with refuses("'dead-leaves' noise is images, and here are rows of 2 numbers: use gaussian"):
+        make_public(PublicSettings(source="noise", kind="dead-leaves", rows=5), vectors, rng())
+
+
 # -- other classes -------------------------------------------------------------------------------------------
 
 
@@ -223,7 +255,17 @@ def test_without_labels_there_are_no_other_classes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"source": "share"}, {"share": 0.1}, {"source": "share", "share": 1.0}, {"rows": 0}, {"sauce": "none"}],
+    [
+        *(
+            {"source": "share"},
+            {"share": 0.1},
+            {"source": "share", "share": 1.0},
+            {"rows": 0},
+            {"sauce": "none"},
+        ),
+        *({"source": "noise", "kind": "gaussian"}, {"source": "noise", "rows": 5}, {"kind": "gaussian"}),
+        {"source": "noise", "kind": "pink", "rows": 5},
+    ],
 )
 def test_settings_are_checked(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from polyfed.learn import recompute_statistics, weights_of
+from polyfed.learn import batch_statistics, evaluating, recompute_statistics, weights_of
 
 
 def rows(*values: float) -> torch.Tensor:
@@ -95,3 +95,70 @@ def test_a_model_without_batch_norm_is_left_alone() -> None:
     before = weights_of(model)
     recompute_statistics(model, rows(1, 2, 3), batch=2)
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights_of(model).items())
+
+
+# -- the statistics of a batch ---------------------------------------------------------------------------------
+
+
+def layer_of_mean_10_and_variance_4() -> nn.BatchNorm1d:
+    layer = nn.BatchNorm1d(1, eps=1e-12)
+    layer.running_mean, layer.running_var = torch.tensor([10.0]), torch.tensor([4.0])
+    layer.num_batches_tracked = torch.tensor(7)
+    return layer
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["teacher", "student"])
+def test_a_batch_is_normalised_by_itself_and_leaves_no_trace(training: bool) -> None:
+    """Rows 1 and 5: mean 3, variance ((−2)² + 2²) / 2 = 4, so −1 and 1. By the running ones: −4.5 and −2.5."""
+    model = nn.Sequential(layer_of_mean_10_and_variance_4()).train(training)
+    before = weights_of(model)
+    with batch_statistics(model):
+        assert model(rows(1, 5)).flatten().tolist() == pytest.approx([-1, 1])
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert [part.training for part in model.modules()] == [training] * 2
+    with evaluating(model):
+        assert model(rows(1, 5)).flatten().tolist() == pytest.approx([-4.5, -2.5])
+    model.train()(rows(1, 5))  # afterwards it counts batches again: 0.9 · 10 + 0.1 · 3, 0.9 · 4 + 0.1 · 8
+    assert (mean_of(model[0]), variance_of(model[0])) == pytest.approx((9.3, 4.4))
+    assert int(model[0].get_buffer("num_batches_tracked")) == 8
+
+
+def test_without_it_noise_reaches_the_running_statistics_even_where_gradients_are_off() -> None:
+    """What the context is for, and what it must not be taken for: momentum None is an average, not "off"."""
+    for momentum in (0.1, None):
+        model = nn.Sequential(layer_of_mean_10_and_variance_4()).train()
+        model[0].momentum = momentum  # type: ignore[assignment]
+        before = weights_of(model)
+        with batch_statistics(model), torch.no_grad():
+            model(rows(1, 5))
+        assert torch.equal(before["0.running_mean"], model[0].get_buffer("running_mean"))
+        assert model[0].momentum == momentum
+        with torch.no_grad():
+            model(rows(1, 5))
+        assert not torch.equal(before["0.running_mean"], model[0].get_buffer("running_mean"))
+
+
+def test_a_teachers_dropout_stays_off_and_models_without_such_layers_are_as_they_were() -> None:
+    teacher = nn.Sequential(nn.BatchNorm1d(1), nn.Dropout(0.5), nn.BatchNorm1d(1, track_running_stats=False))
+    plain = nn.Sequential(nn.Linear(1, 2), nn.Dropout(0.9))
+    teacher.eval()
+    with batch_statistics(teacher, plain):
+        assert [part.training for part in teacher] == [True, False, True]
+        assert plain[1].training
+        assert torch.equal(teacher(rows(1, 5, 9)), teacher(rows(1, 5, 9)))
+    assert [part.training for part in teacher] == [False] * 3
+    assert [layer.track_running_stats for layer in (teacher[0], teacher[2])] == [True, False]
+    with batch_statistics():
+        pass
+
+
+def test_all_is_put_back_after_an_error_a_second_context_and_a_model_given_twice() -> None:
+    teacher = nn.Sequential(layer_of_mean_10_and_variance_4()).eval()
+    with pytest.raises(ValueError, match="more than 1 value"), batch_statistics(teacher, teacher):
+        teacher(rows(1))  # a single row has no variance
+    assert not teacher[0].training and teacher[0].track_running_stats
+    with batch_statistics(teacher):
+        with batch_statistics(teacher):
+            pass
+        assert teacher(rows(1, 5)).flatten().tolist() == pytest.approx([-1, 1])
+    assert teacher(rows(1, 5)).flatten().tolist() == pytest.approx([-4.5, -2.5])

@@ -329,7 +329,7 @@ def test_nothing_is_kept_where_the_generator_is_not(federate: Prepare) -> None:
 # -- what generators make ----------------------------------------------------------------------------------------
 
 
-def digits() -> tuple[Tensor, Tensor, models.Limits]:
+def digits() -> tuple[Tensor, Tensor, data.Limits]:
     found = data.load("digits", "train")
     assert found.limits is not None
     return *found.rows().tensors(), found.limits

@@ -454,6 +454,13 @@ def test_another_public_source_drops_the_share() -> None:
     assert "go together" in refusal(content, "data.public.source=mnist", "data.public.share=0.1")
 
 
+def test_another_public_source_drops_the_kind_of_noise() -> None:
+    content = {"data": {"public": {"source": "noise", "kind": "stylegan", "rows": 50}}}
+    assert read_config(content, ["data.public.source=none"]).data.public == PublicSettings(rows=50)
+    assert "go together" in refusal(content, "data.public.source=mnist", "data.public.kind=stylegan")
+    assert "such as 5000" in refusal({}, "data.public={source: noise, kind: gaussian}")
+
+
 # -- lists ---------------------------------------------------------------------------------------------------
 
 LISTS: dict[str, tuple[Any, str, list[Any]]] = {

@@ -246,6 +246,12 @@ def test_a_run_with_an_own_server_model_is_resumed(tmp_path: Path, listed: bool)
             "aggregated needs labels on the public data: set data.public.labels=own",
         ),
         (
+            {"name": "fedmd", "global": False},
+            {"source": "noise", "kind": "gaussian", "rows": 5, "share": None},
+            "fedmd needs labels on the public data: gaussian noise has none, name another set"
+            " or method.public_training=null",
+        ),
+        (
             "dsfl",
             {"source": "none", "share": None},
             "dsfl needs public data: set data.public.source=share and data.public.share=0.1, or name a data set",

@@ -126,6 +126,22 @@ def samples(
 
 
 @app.command()
+def noise(
+    shape: Annotated[str, typer.Option(help="Channels×height×width of the images.")] = "3x32x32",
+    seed: Annotated[int, typer.Option(min=0, help="Other noise for every seed.")] = 0,
+    figure: Annotated[Path, typer.Option("--figure", "-o", help="The picture to write.")] = Path("noise.png"),
+) -> None:
+    """Draw the kinds of noise that can stand in for public data.
+
+    Gaussian noise, dead leaves, and what an untrained StyleGAN makes. In a run file:
+    data: {public: {source: noise, kind: dead-leaves, rows: 5000}}.
+    """
+    from polyfed.cli import sampling
+
+    sampling.noise(shape, seed, figure)
+
+
+@app.command()
 def compare(
     directories: Annotated[list[Path], typer.Argument(metavar="DIR", help="Run directories.")],
     figure: Annotated[
@@ -210,6 +226,89 @@ def demo(
     from polyfed.cli import demonstrating
 
     demonstrating.demo(out, workers)
+
+
+@app.command()
+def toy(
+    method: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            help="Any method; by default one whose server learns from its clients' answers to noise."
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where the runs and the picture are written.")] = Path(
+        "polyfed-runs"
+    ),
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each run.")] = 20,
+) -> None:
+    """Draw what three clients and a server know, in the plane.
+
+    The toy of paper 002's Figure 1: points of three classes, and three clients with different small networks, each of
+    which has seen two of the classes. toy.png shows the decision regions of every client alone, and of the clients and
+    the server after some rounds of a method. It takes seconds.
+
+    \b
+    polyfed toy --method dsfl
+    """
+    from polyfed.cli import toying
+
+    toying.toy(method, out, rounds)
+
+
+@app.command()
+def cost(
+    clients: Annotated[
+        int, typer.Option("--clients", "-N", min=1, help="N, clients, all of which take part.")
+    ] = 30,
+    prototypes: Annotated[
+        int, typer.Option("--prototypes", "-P", min=1, help="P, different models: FedDF fuses each of them.")
+    ] = 5,
+    ratio: Annotated[
+        float,
+        typer.Option(
+            "--ratio",
+            "-M",
+            min=0,
+            help="M, time of the large model in times of the small one; 22 = 11 M / 0.5 M.",
+        ),
+    ] = 22.0,
+    alpha: Annotated[
+        float,
+        typer.Option(
+            "--alpha",
+            min=0,
+            max=1,
+            help="α, the share of clients that have the small model and skip mutual learning; 1/P if dealt out evenly.",
+        ),
+    ] = 0.2,
+    backward: Annotated[
+        float, typer.Option("--backward", "-K", min=0, help="K, time of a backward pass in forward passes.")
+    ] = 3.0,
+    local: Annotated[
+        float, typer.Option("--local", min=0, help="I_c, iterations of a client in a round.")
+    ] = 10.0,
+    server: Annotated[
+        float, typer.Option("--server", min=0, help="I_s, iterations of the server in a round.")
+    ] = 5.0,
+    figure: Annotated[Path, typer.Option("--figure", "-o", help="The picture to write.")] = Path("cost.png"),
+    no_figure: NoFigure = False,
+) -> None:
+    """Predict how much less FedORION computes than FedDF.
+
+    By the cost model of paper 002, appendix B, with its Figure 5 as a picture. Work is counted in training steps of the
+    small model, those of all clients and of the server together, so it is not the time that passes where clients work
+    at the same moment. The appendix sets I_c and I_s to its numbers of epochs, takes all models but the smallest to be
+    as large as the largest, and M for a ratio of parameters. It says "up to 3.25" for N = 20, where its formula gives
+    3.35 at α = 1.
+
+    \b
+    polyfed cost -N 20 --alpha 1
+    """
+    from polyfed.cli import costing
+    from polyfed.report.cost_model import CostModel
+
+    model = CostModel(clients, prototypes, ratio, alpha, backward, local, server)
+    costing.cost(model, None if no_figure else figure)
 
 
 @app.command()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from polyfed import data as cached
-from polyfed.cli.screen import console, say, show
+from polyfed.cli.screen import console, read_shape, say, show
 from polyfed.data import PARTITIONS
 from polyfed.disk import check_regular
 from polyfed.errors import ConfigError, nearest
@@ -32,10 +32,7 @@ def methods(name: str | None) -> None:
 
 def models(pattern: str, shape: str, outputs: int, norm: str) -> None:
     """The models whose names match a wildcard, for inputs of a shape such as 3x32x32; or everything about one."""
-    try:
-        size = tuple(int(part) for part in shape.lower().replace("×", "x").split("x"))
-    except ValueError:
-        raise ConfigError(f"--shape {shape}: write it as 3x32x32") from None
+    size = read_shape(shape)
     if norm not in ("batch", "group"):
         raise ConfigError(f"--norm {norm}: use batch or group")
     if set(pattern) & set("*?["):

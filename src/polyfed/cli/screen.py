@@ -17,7 +17,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from polyfed.errors import visible
+from polyfed.errors import ConfigError, visible
 
 PLAIN_WIDTH = 150  # of tables where the output is not a terminal
 _ESCAPED = re.compile(r"(\\+)(\[[a-zA-Z#/@][^[]*?\])")
@@ -63,6 +63,14 @@ def show(page: Text) -> None:
 def say(line: str) -> None:
     """Print a line as it is: not cut, not coloured."""
     console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def read_shape(text: str) -> tuple[int, ...]:
+    """A shape that was typed, such as 3x32x32."""
+    try:
+        return tuple(int(part) for part in text.lower().replace("×", "x").split("x"))
+    except ValueError:
+        raise ConfigError(f"--shape {text}: write it as 3x32x32") from None
 
 
 def log_to_screen(*, verbose: bool) -> None:

@@ -1,7 +1,7 @@
 """Data: sources, what clients hold of them, public sets, augmentation."""
 
-from polyfed.data import augment
-from polyfed.data.dataset import DataSet, Rows
+from polyfed.data import augment, noise
+from polyfed.data.dataset import DataSet, Limits, Rows
 from polyfed.data.facts import SetFacts, about
 from polyfed.data.named import whereabouts
 from polyfed.data.new_rows import InputForm, read_new_rows
@@ -24,6 +24,7 @@ __all__ = [
     "DataSet",
     "Dirichlet",
     "InputForm",
+    "Limits",
     "Natural",
     "PartitionSettings",
     "PublicSettings",
@@ -38,6 +39,7 @@ __all__ = [
     "load",
     "make_partition",
     "make_public",
+    "noise",
     "prepare",
     "read_new_rows",
     "split_client",

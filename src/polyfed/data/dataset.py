@@ -22,6 +22,7 @@ from polyfed.errors import DataError, nearest
 
 Array: TypeAlias = npt.NDArray[Any]
 Ints: TypeAlias = npt.NDArray[np.int64]
+Limits: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]  # smallest and largest value of each channel
 Mode = Literal["L", "RGB"]  # Pillow's words for grey and colour
 
 
@@ -82,7 +83,7 @@ class DataSet:
         return {1: "L", 3: "RGB"}.get(self.inputs.shape[-1]) if self.is_image else None  # type: ignore[return-value]
 
     @property
-    def limits(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    def limits(self) -> Limits | None:
         """The smallest and the largest normalised value of each channel: of images of 8 bits. Else None."""
         return pixel_limits(self.mean, self.std) if self.inputs.dtype == np.uint8 else None
 
@@ -113,7 +114,7 @@ class DataSet:
         return replace(self, labels=labels, fingerprint=f"{self.fingerprint}-from-{first}", first_class=first)
 
 
-def pixel_limits(mean: Sequence[float], std: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def pixel_limits(mean: Sequence[float], std: Sequence[float]) -> Limits:
     """What 0 and 1, the darkest and the brightest pixel, are after normalisation: for each channel."""
     channels = list(zip(mean, std, strict=True))
     return tuple(-middle / spread for middle, spread in channels), tuple(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyfed.data.dataset import Array, DataSet, Mode, pixel_limits
+from polyfed.data.dataset import Array, DataSet, Limits, Mode, pixel_limits
 from polyfed.data.files import image_files, images_below, is_image_file, npz_arrays
 from polyfed.data.images import decode_image, resize_images
 from polyfed.data.objects import check_features, to_arrays
@@ -72,7 +72,7 @@ class InputForm:
         return len(self.shape) == 3
 
     @property
-    def limits(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    def limits(self) -> Limits | None:
         """The smallest and the largest normalised value of each channel: of images of 8 bits. Else None."""
         return pixel_limits(self.mean, self.std) if self.scaled else None
 

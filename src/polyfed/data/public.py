@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import torch
 from pydantic import BaseModel, Field, model_validator
 
+from polyfed.data import noise
 from polyfed.data.dataset import DataSet, Ints, Rows
 from polyfed.data.images import resize_images
 from polyfed.data.sources import load
@@ -26,11 +28,13 @@ class PublicSettings(BaseModel):
     model_config = SECTION
 
     source: str = Field("none", min_length=1)
-    """none; share (held out of the training set); or the name or path of another data set."""
+    """none; share (held out of the training set); noise; or the name or path of another data set."""
     share: float | None = Field(None, gt=0, lt=1)
     """How much of the training set `source: share` holds out."""
+    kind: noise.Kind | None = None
+    """What `source: noise` is: gaussian, dead-leaves or stylegan (images only). Noise has no labels."""
     rows: int | None = Field(None, ge=1)
-    """At most this many rows, with the class proportions of the whole."""
+    """At most this many rows, with the class proportions of the whole; exactly this many of noise."""
     labels: Literal["own", "none"] = "own"
     """`none` hides them."""
     label: str | None = None
@@ -42,6 +46,14 @@ class PublicSettings(BaseModel):
     def _share_is_given(self) -> PublicSettings:
         if (self.source == "share") != (self.share is not None):
             raise ValueError("`source: share` and a value for `share`, such as 0.1, go together")
+        return self
+
+    @model_validator(mode="after")
+    def _noise_is_given(self) -> PublicSettings:
+        if (self.source == "noise") != (self.kind is not None):
+            raise ValueError("`source: noise` and a value for `kind`, such as gaussian, go together")
+        if self.source == "noise" and self.rows is None:
+            raise ValueError("`source: noise` needs a value for `rows`, such as 5000")
         return self
 
     def other_classes(self, public: DataSet, private: DataSet) -> bool:
@@ -79,6 +91,9 @@ def make_public(
     if settings.source == "share":
         taken = _share(dataset, settings, rng, rank, domain)
         public, private = dataset, np.setdiff1d(private, taken, assume_unique=True)
+    elif settings.kind is not None:
+        public = make_noise(settings.kind, settings.rows or 0, dataset, rng, cache_dir)
+        taken = np.arange(len(public), dtype=np.int64)
     else:
         public = load(settings.source, label=settings.label, like=dataset, cache_dir=cache_dir)
         public = adapt(public, dataset, cache_dir)
@@ -91,6 +106,28 @@ def make_public(
     if settings.other_classes(public, dataset):
         public = public.with_labels_from(len(dataset.classes))
     return public.rows(taken), private
+
+
+def make_noise(
+    kind: noise.Kind,
+    rows: int,
+    like: DataSet,
+    rng: np.random.Generator,
+    cache_dir: Path | str | None = None,
+) -> DataSet:
+    """So many rows of noise in the shape of a data set, normalised as it is and without labels; drawn once."""
+    noise.check(kind, like.shape)
+    seed = int(rng.integers(2**62))
+
+    def build(_: Path) -> Draft:
+        stream = torch.Generator().manual_seed(seed)
+        x = noise.draw(kind, rows, like.shape, stream, like.limits)
+        inputs = np.ascontiguousarray(x.permute(0, 2, 3, 1)) if like.is_image else x.numpy()
+        width = inputs.shape[-1]
+        return Draft(f"{kind} noise", inputs, None, (), mean=(0.0,) * width, std=(1.0,) * width)
+
+    key = {"noise": kind, "seed": seed, "rows": rows, "shape": like.shape, "limits": like.limits}
+    return stored(key, build, cache_dir)
 
 
 def adapt(dataset: DataSet, like: DataSet, cache_dir: Path | str | None = None) -> DataSet:

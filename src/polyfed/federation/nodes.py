@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from polyfed import learn
-from polyfed.data import Rows
+from polyfed.data import Limits, Rows
 from polyfed.federation.fields import LOCAL_LOSS
 from polyfed.federation.message import Fields, Weights
 from polyfed.federation.roster import Facts, Roster
@@ -278,6 +278,8 @@ class Server(NodeTensors):
     """How many outputs every model of the federation has."""
     classes: int
     """How many classes the private data have: the first of the outputs."""
+    limits: Limits | None = None
+    """The smallest and the largest normalised value of each channel of images of 8 bits; None of other inputs."""
     model: nn.Module | None = None
     architecture: str | None = None
     public: Rows | None = None

@@ -18,7 +18,6 @@ from polyfed.learn.generation import (
     balance_loss,
     diversity_loss,
     frozen,
-    keeping_statistics,
     one_hot_loss,
 )
 from polyfed.learn.learner import Learner, batch_count, batches, draw_batch, effective_steps
@@ -37,7 +36,7 @@ from polyfed.learn.projection import project, project_both
 from polyfed.learn.proximal import Proximal
 from polyfed.learn.robust import robust_mean
 from polyfed.learn.stacked import can_stack, can_stack_loss, supervised_together
-from polyfed.learn.statistics import recompute_statistics
+from polyfed.learn.statistics import batch_statistics, recompute_statistics
 from polyfed.learn.supervision import ExtraLoss, FeatureLoss, LocalLoss, supervised
 from polyfed.learn.training import Training, freeze_norms, logits_of, take
 from polyfed.learn.trial import prefers_channels_last, worth_stacking
@@ -77,6 +76,7 @@ __all__ = [
     "are_probabilities",
     "balance_loss",
     "batch_count",
+    "batch_statistics",
     "batches",
     "can_stack",
     "can_stack_loss",
@@ -95,7 +95,6 @@ __all__ = [
     "freeze_norms",
     "frozen",
     "is_statistic",
-    "keeping_statistics",
     "kl",
     "knowledge_loss",
     "largest_filters",

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polyfed.learn.learner import Learner
-from polyfed.learn.training import BATCH_NORMS, Training
+from polyfed.learn.training import Training
 from polyfed.models import FeatureGenerator
 
 
@@ -95,23 +95,3 @@ def frozen(model: nn.Module) -> Iterator[nn.Module]:
     finally:
         for parameter in parameters:
             parameter.requires_grad_(True)
-
-
-@contextmanager
-def keeping_statistics(model: nn.Module) -> Iterator[None]:
-    """BatchNorm layers use the statistics of a batch and do not add them to their running ones.
-
-    For inputs that are not data: a model that has also seen generated ones is judged on real ones.
-    """
-    layers = [
-        layer
-        for layer in model.modules()
-        if isinstance(layer, BATCH_NORMS) and layer.training and layer.track_running_stats
-    ]
-    for layer in layers:
-        layer.track_running_stats = False
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.track_running_stats = True

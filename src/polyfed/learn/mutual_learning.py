@@ -10,6 +10,7 @@ probabilities have one gradient, so this is also the mutual learning of papers t
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polyfed.learn.generation import keeping_statistics
 from polyfed.learn.learner import Learner, batches
 from polyfed.learn.losses import kl, soften
+from polyfed.learn.statistics import batch_statistics
 from polyfed.learn.training import Training
 from polyfed.models import memory_format
 
@@ -78,7 +79,8 @@ def mutual(
         one.step(first.loss(said, labels, heard))
         if in_turn:
             # The batch counts once in running statistics, however often it is looked at.
-            with torch.no_grad(), keeping_statistics(first.model):
+            counted = batch_statistics(first.model) if len(rows) > 1 else nullcontext()
+            with torch.no_grad(), counted:
                 said = first.answer(batch)
         two.step(second.loss(heard, labels, said))
     two.finish()

@@ -1,6 +1,9 @@
-"""BatchNorm's running statistics, computed anew on given data."""
+"""BatchNorm's running statistics: computed anew on given data, or left alone while other inputs pass."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -33,3 +36,23 @@ def recompute_statistics(model: nn.Module, x: Tensor, batch: int) -> None:
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum
     model.train(training)
+
+
+@contextmanager
+def batch_statistics(*models: nn.Module) -> Iterator[None]:
+    """BatchNorm layers normalise by the batch they are given, and their running statistics stay as they are.
+
+    For inputs that are not data, such as noise: teachers in evaluation mode would normalise them by statistics of real
+    rows, and a student in training would learn statistics that are wrong for real rows. Nothing but BatchNorm layers is
+    touched (dropout stays off in a teacher), and afterwards each is in the mode it was in. A batch needs two rows.
+    """
+    layers = [part for model in models for part in model.modules() if isinstance(part, BATCH_NORMS)]
+    before = [(layer, layer.training, layer.track_running_stats) for layer in layers]
+    for layer in layers:
+        # In training mode, and with nothing to keep track of: running statistics, counter and momentum are not read.
+        layer.training, layer.track_running_stats = True, False
+    try:
+        yield
+    finally:
+        for layer, training, tracks in before:
+            layer.training, layer.track_running_stats = training, tracks

@@ -78,5 +78,5 @@ def distil(
     learn.load_weights(server.model, taken, partly=True)
     server.model.train()
     given: public.AnswerForm = "probabilities" if settings.ensemble == "vote" else "logits"
-    with learn.keeping_statistics(server.model) if of_clients else nullcontext():
+    with learn.batch_statistics(server.model) if of_clients else nullcontext():
         public.distil_server(server, rows, teacher.result(), settings.distil, given, labels=settings.labels)

@@ -10,8 +10,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from polyfed import learn
+from polyfed.data import Limits
 from polyfed.federation import Client, MethodSettings
-from polyfed.models import Limits, Shape, build_generator, memory_format
+from polyfed.models import Shape, build_generator, memory_format
 
 Strength = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -110,7 +111,7 @@ def divergence(student: nn.Module, made: Tensor, answers: Tensor) -> Tensor:
 
     answers: the teacher's logits; it is a constant.
     """
-    with learn.keeping_statistics(student):
+    with learn.batch_statistics(student):
         return learn.kl(student(made), learn.soften(answers))
 
 

@@ -24,7 +24,7 @@ from polyfed.models import (  # noqa: F401  (each of these registers its models)
 )
 from polyfed.models.assignment import Budget, assign_models
 from polyfed.models.features import feature_count, features_and_logits
-from polyfed.models.generator import FeatureGenerator, Limits, build_generator
+from polyfed.models.generator import FeatureGenerator, build_generator
 from polyfed.models.layers import Norm, Shape
 from polyfed.models.naming import check_name, file_name
 from polyfed.models.network import Network, memory_format
@@ -36,7 +36,6 @@ from polyfed.models.sizes import ListedModel, listed, size, table
 __all__ = [
     "Budget",
     "FeatureGenerator",
-    "Limits",
     "ListedModel",
     "Network",
     "Norm",

@@ -19,11 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from polyfed.data import Limits
 from polyfed.models.layers import Shape
 from polyfed.models.registry import seeded
-
-Limits = tuple[tuple[float, ...], tuple[float, ...]]
-"""The smallest and the largest normalised value of each channel."""
 
 SLOPE = 0.2  # of LeakyReLU below 0
 

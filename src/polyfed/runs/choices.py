@@ -4,7 +4,7 @@
 |------------------|------------------|-----------------------------------------------|
 | `method`         | `name`           | the method's own settings                     |
 | `data.partition` | `kind`           | those of the kind                             |
-| `data.public`    | `source`         | all but `share`, which is for `source: share` |
+| `data.public`    | `source`         | `share` for `share`, `kind` for `noise`, rest |
 
 Where a file is changed by `--set`, by a sweep or by a paper's layers, and the change chooses something else, the keys
 that only the old choice has go with it. A key that neither has, or that the change itself gives, stays: it is an error.
@@ -44,7 +44,8 @@ def _keys_of_partition(kind: str) -> set[str] | None:
 
 
 def _keys_of_public(source: str) -> set[str] | None:
-    return set(PublicSettings.model_fields) - ({"share"} if source != "share" else set())
+    only = {"share": "share", "kind": "noise"}  # keys that one source alone has
+    return {key for key in PublicSettings.model_fields if only.get(key, source) == source}
 
 
 KEYS: Mapping[str, Callable[[str], set[str] | None]] = {

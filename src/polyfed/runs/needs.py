@@ -41,7 +41,10 @@ def check_needs(
             "public data: set data.public.source=share and data.public.share=0.1, or name a data set"
         )
     elif public.dataset.labels is None:
-        unmet[Need.PUBLIC_LABELS] = "labels on the public data: set data.public.labels=own"
+        hidden = bool(public.dataset.classes)
+        unmet[Need.PUBLIC_LABELS] = "labels on the public data: " + (
+            "set data.public.labels=own" if hidden else f"{public.dataset.name} has none, name another set"
+        )
     if server_model is None:
         unmet[Need.SERVER_MODEL] = "a server model: set models.server"
     needs = {need: need.otherwise for need in method.needs}

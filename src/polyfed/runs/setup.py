@@ -199,6 +199,7 @@ class Simulation:
             shape=self.models.shape,
             outputs=self.outputs,
             classes=self.classes,
+            limits=self.dataset.limits,
             model=self.models.build(name, "server model") if name else None,
             architecture=name,
             public=self.public,
