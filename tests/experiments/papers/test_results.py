@@ -15,7 +15,6 @@ from polyfed.experiments.papers.results import (
     Evaluations,
     RunKey,
     count_parameters,
-    look_up,
     mean_along,
     mean_curve,
     read_cell,
@@ -24,6 +23,7 @@ from polyfed.experiments.papers.results import (
     sent_in,
 )
 from polyfed.experiments.papers.terms import runs_for
+from polyfed.runs.metrics import look_up
 
 
 def line(number: int, whole: float, validation: float | None = None, **more: Any) -> dict[str, Any]:

@@ -14,10 +14,9 @@ from polyfed.experiments.papers.claims import Judgement
 from polyfed.experiments.papers.numbers import Number, difference, is_exact, ratio
 from polyfed.experiments.papers.paper import Paper, PaperTable, RoundChoice, TableColumn, TableRow, Unit
 from polyfed.experiments.papers.terms import parts_of
-from polyfed.learn import CONFUSION
 from polyfed.runs import metrics
 from polyfed.runs.history import RunRecord
-from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound
+from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound, look_up
 
 FACTORS: dict[Unit, float] = {
     "percent": 100.0,
@@ -28,8 +27,6 @@ FACTORS: dict[Unit, float] = {
     "number": 1.0,
 }
 
-# What is in a line of the history itself; all else is in its summary.
-_OF_THE_LINE = ("stages", "server", "server_metrics", "bytes", "clients", "noted")
 _AREA = "area."  # before a measure: its mean over the whole run
 
 
@@ -108,19 +105,6 @@ def sent_in(summary: Mapping[str, Any]) -> dict[str, float]:
     """The bytes that a client sent in a finished run, and in a round of it, on average, by measure."""
     sent = metrics.sent_per_client(summary)
     return {"sent.client": sent, "sent.round": sent / summary["rounds"]}
-
-
-def look_up(line: Mapping[str, Any], measure: str) -> float | None:
-    """The number under a dotted path in a line of the history; a score [right, total] counts as its accuracy."""
-    parts = measure.split(".")
-    place: Any = line if parts[0] in _OF_THE_LINE else line.get("summary", {})
-    for part in parts:
-        if not isinstance(place, Mapping) or part not in place:
-            return None
-        place = place[part]
-    if isinstance(place, list):
-        return None if parts[-1] == CONFUSION else metrics.accuracy(place)
-    return float(place) if isinstance(place, int | float) else None
 
 
 @dataclass(frozen=True)
