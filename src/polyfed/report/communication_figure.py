@@ -50,13 +50,13 @@ def communication_figure(found: Sequence[Course], target: float, path: Path) -> 
     """
     drawn = [each for each in found if each.points][:MOST_LINES]
     names = labels([_name(each, drawn) for each in drawn], _LONGEST_LABEL)
-    curves = dict(zip(names, map(_curve, drawn), strict=True))
+    curves = list(zip(names, map(_curve, drawn), strict=True))
     figure = Figure(figsize=(8.8 + legend_width([*names, "target 100.0 %"]), 3.9), layout="constrained")
     FigureCanvasAgg(figure)
     figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)  # type: ignore[union-attr, call-arg]
     left, right = figure.subplots(1, 2, sharey=True)
     goal = 100 * target
-    for number, (name, curve) in enumerate(curves.items()):
+    for number, (name, curve) in enumerate(curves):
         colour, dashed = COLOURS[number % len(COLOURS)], number >= len(COLOURS)
         _draw(left, curve.rounds, curve, name, colour, goal, dashed=dashed)
         if curve.megabytes is not None:
@@ -65,10 +65,10 @@ def communication_figure(found: Sequence[Course], target: float, path: Path) -> 
         style_axes(axes)
         axes.axhline(goal, color=_FAINT, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     over_rounds(left)
-    _over_megabytes(right, list(curves.values()))
+    _over_megabytes(right, [curve for _, curve in curves])
     left.set_title(f"{_whose(drawn)} in % over rounds", fontsize=9.5, color=INK, loc="left")
     right.set_title("and over what had travelled", fontsize=9.5, color=INK, loc="left")
-    silent = [name for name, curve in curves.items() if curve.megabytes is None]
+    silent = [name for name, curve in curves if curve.megabytes is None]
     if silent:
         right.text(
             0.99, 0.02, f"nothing is sent: {', '.join(silent)}", transform=right.transAxes, ha="right",
