@@ -12,8 +12,12 @@ from torch import Tensor
 
 from polyfed.errors import MessageError
 from polyfed.federation.message import Kind, decode, encode
+from polyfed.federation.method import registered
 from polyfed.federation.packing import Int8, Top, packing_of
 from polyfed.federation.wire import Residuals, Wire, WireSettings
+from polyfed.learn import Training
+from polyfed.methods.scaffold import ScaffoldSettings
+from polyfed.methods.spatl import SPATLSettings
 
 UP = {"weights": Kind.WEIGHTS, "step": Kind.GRADIENTS, "answers": Kind.POSTERIORS}
 
@@ -26,7 +30,7 @@ def travelled(
     over: Wire, fields: dict[str, Any], sent: dict[str, Any] | None = None, left: Residuals | None = None
 ) -> dict[str, Any]:
     """What arrives of these fields, through bytes."""
-    data = encode(over.pack(fields, UP, "up", sent=sent, residuals=left))
+    data = encode(over.pack(fields, UP, "up", sent=sent, residuals=left, lasting=["step"]))
     return over.unpack(decode(data), UP, "up", sent=sent)
 
 
@@ -108,6 +112,15 @@ def test_weights_travel_as_differences_to_what_was_sent(name: str) -> None:
     else:
         alone = travelled(wire(weights=name), {"weights": {"w": after}})["weights"]["w"]
         assert float((alone - after).abs().max()) > 10 * float(error.max())
+
+
+def test_gradients_whose_rows_are_others_each_time_are_not_thinned_out() -> None:
+    """What SPATL sends of a layer is a choice of rows: what is left of one must not be added to another."""
+    over, rows = wire(gradients="top-0.1"), torch.randn(10, 10)
+    assert over.pack({"step": rows}, UP, "up", residuals={}, lasting=[])["step"] is rows
+    assert over.pack({"step": rows}, UP, "up", residuals={}, lasting=["step"])["step"] is not rows
+    assert registered()["spatl"](SPATLSettings(), Training()).lasting() == frozenset()
+    assert registered()["scaffold"](ScaffoldSettings(), Training()).lasting() == {"weights", "change"}
 
 
 def test_weights_that_are_like_nothing_that_was_sent_are_not_thinned_out() -> None:

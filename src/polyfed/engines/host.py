@@ -200,7 +200,9 @@ class Host:
         spoilt = first_not_finite(fields)
         if spoilt is None and wire.packs("up"):
             sent = None if task.aloud else self._received(task, call)
-            packed = wire.pack(fields, owner.kinds_up(), "up", sent=sent, residuals=me.residuals)
+            packed = wire.pack(
+                fields, owner.kinds_up(), "up", sent=sent, residuals=me.residuals, lasting=owner.lasting()
+            )
             spoilt = first_not_finite(packed)  # what is finite in 32 bits need not be so in 16
         if spoilt is not None:
             raise FloatingPointError(f"its reply '{spoilt}' holds NaN or infinity")

@@ -27,7 +27,7 @@ from torch import nn
 
 from polyfed import plug_ins
 from polyfed.errors import MethodError, nearest
-from polyfed.federation.fields import Declared, kinds_of
+from polyfed.federation.fields import Declared, LikeWeights, kinds_of
 from polyfed.federation.message import Fields, Kind, Weights
 from polyfed.federation.nodes import Client, Server
 from polyfed.federation.roster import Facts, FederationFacts
@@ -172,6 +172,12 @@ class StepOwner:
 
     def kinds_down(self) -> dict[str, Kind]:
         return {**self.kinds_up(), **self.tells}
+
+    def lasting(self) -> frozenset[str]:
+        """The fields of replies whose entries stand for the same each time: all of what is like what was sent."""
+        return frozenset(
+            name for name, field in self.sends.items() if isinstance(field, LikeWeights) and not field.rows
+        )
 
 
 class Method(StepOwner):

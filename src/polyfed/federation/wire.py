@@ -11,7 +11,8 @@ was sent (as they arrived): these are small, so little is lost. Gradients are di
 what another was sent, so what they say to each other is not a difference.
 
 *Residuals.* What `top` leaves out is kept in the client's state, so it is rolled back, saved and moved like the rest,
-and is added to what the client sends the next time.
+and is added to what the client sends the next time. Gradients are thinned out only where their field is declared to be
+like something that was sent (`LikeWeights`), all of it: elsewhere an entry may be another one the next time.
 
 *Exact.* Running statistics and tensors of less than 64 entries are never quantised or thinned out: a variance that is
 below zero by rounding is of no use. What only serves to look at models comes back exact.
@@ -19,8 +20,8 @@ below zero by rounding is of no use. What only serves to look at models comes ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, MutableMapping
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, TypeAlias
 
 import torch
@@ -89,13 +90,14 @@ class Wire:
         *,
         sent: Fields | None = None,
         residuals: Residuals | None = None,
+        lasting: Collection[str] = (),
     ) -> Fields:
         """The fields as they travel.
 
         sent: what the sender was sent, to which its fields are differences. residuals: what it has left out so far;
-            changed to what it has left out now.
+            changed to what it has left out now. lasting: the fields whose entries stand for the same each time.
         """
-        return self._each(fields, kinds, direction, sent, residuals, _packed)
+        return self._each(fields, kinds, direction, _packed, sent, residuals, lasting)
 
     def unpack(
         self,
@@ -106,7 +108,7 @@ class Wire:
         sent: Fields | None = None,
     ) -> dict[str, Any]:
         """What was packed, in 32 bits again; a `MessageError` if it cannot be unpacked."""
-        return dict(self._each(fields, kinds, direction, sent, None, _unpacked))
+        return dict(self._each(fields, kinds, direction, _unpacked, sent))
 
     def packs(self, direction: Direction) -> bool:
         """Whether anything is packed on this way."""
@@ -127,9 +129,10 @@ class Wire:
         fields: Fields,
         kinds: Mapping[str, Kind],
         direction: Direction,
-        sent: Fields | None,
-        residuals: Residuals | None,
         change: Callable[[Any, _Way], Any],
+        sent: Fields | None,
+        residuals: Residuals | None = None,
+        lasting: Collection[str] = (),
     ) -> Fields:
         packings = self._packings(direction)
         if not packings:
@@ -139,7 +142,7 @@ class Wire:
             kind = kinds.get(name, Kind.CONTROL)
             if kind in packings:
                 reference = (sent or {}).get(name) if kind != Kind.GRADIENTS else None
-                way = _Way(kind, packings[kind], name, name, reference, residuals)
+                way = _Way(kind, packings[kind], name, name, reference, residuals, name in lasting)
                 changed[name] = change(value, way)
         return changed
 
@@ -156,11 +159,13 @@ class _Way:
     reference: Any
     """What was sent at the same place."""
     residuals: Residuals | None
+    lasts: bool
+    """Whether the entries of the field stand for the same each time, so that what is left out can be added later."""
 
     def into(self, key: str) -> _Way:
         known = self.reference
         inner = known.get(key) if isinstance(known, Mapping) else None
-        return _Way(self.kind, self.packing, f"{self.path}/{key}", key, inner, self.residuals)
+        return replace(self, path=f"{self.path}/{key}", name=key, reference=inner)
 
     def difference_to(self, shape: torch.Size) -> Tensor | None:
         """What a tensor of this shape travels as a difference to, if to anything."""
@@ -173,9 +178,10 @@ class _Way:
             return False
         if self.packing.lossy and (tensor.numel() < SMALL or learn.is_statistic(self.name)):
             return False
-        # Few entries of weights mean something only as changes of others.
-        alone = self.packing.feeds_back and self.kind == Kind.WEIGHTS
-        return not alone or self.difference_to(tensor.shape) is not None
+        if not self.packing.feeds_back:
+            return True
+        # A few entries of weights mean something only as changes of others; of gradients, if the rest comes later.
+        return self.lasts if self.kind == Kind.GRADIENTS else self.difference_to(tensor.shape) is not None
 
 
 def _packed(value: Any, way: _Way) -> Any:
