@@ -3,7 +3,7 @@
 Six clients with 256 random images each train ResNet-8 or LeNet-5 beside a smaller knowledge network for one epoch in
 batches of 32; the networks answer on 512 public rows, and the server distils the ensemble for two epochs; two rounds.
 The loop is tuned as polyfed is: layout, fused optimiser, kept memory, one thread. polyfed also evaluates one client and
-the server's network on 64 images at the end. Interleaved, one process a case; prints ratios of wall and CPU time
+the server's network on 64 images at the end. Interleaved, one process a case; prints ratios of wall and of CPU time
 (targets: 1.1 on one worker, 0.6 on two).
 """
 

@@ -109,11 +109,12 @@ class MutualByHand(Bench):
             self.distil(networks, mean, number)
         else:
             self.server.load_state_dict(mean)
-        part = 1 if self.way.whole_share else len(cohort) / len(self.clients)
-        self.control = {
-            name: tensor + part * sum(change[name] for change in changes) / len(changes)
-            for name, tensor in self.control.items()
-        }
+        sizes = [len(self.own(client)[1]) for client in range(len(self.clients))]
+        everyone = sum(sizes) if self.way.weighting == "samples" else len(sizes)
+        part = 1 if self.way.whole_share else sum(shares) / everyone
+        for change, share in zip(changes, shares, strict=True):
+            for name, tensor in change.items():
+                self.control[name] = self.control[name] + part * share / sum(shares) * tensor
 
     def extract(self, client: int, number: int) -> tuple[nn.Module, Weights]:
         way = self.way

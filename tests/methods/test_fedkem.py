@@ -83,12 +83,13 @@ def test_the_mean_of_the_networks_by_hand(federate: Prepare) -> None:
     assert not agrees(run, replace(way, weighting="uniform"))
 
 
-def test_scaffold_by_hand(federate: Prepare) -> None:
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_scaffold_by_hand(federate: Prepare, weighting: str) -> None:
     """Two of three clients a round, with momentum: steps are counted by how far they go, c moves by their share."""
     training = {**TRAINING, "momentum": 0.5}
     settings: dict[str, Any] = {"data": NO_PUBLIC, "training": training, **HALF}
-    run = done(federate, [normed, plain], {"fusion": "scaffold"}, **settings)
-    way = Way(fusion="scaffold", momentum=0.5)
+    run = done(federate, [normed, plain], {"fusion": "scaffold", "weighting": weighting}, **settings)
+    way = Way(fusion="scaffold", momentum=0.5, weighting=weighting)
     by_hand = MutualByHand(run, way)
     assert all(
         torch.allclose(run.server.memory["control"][name], tensor, atol=1e-5)
@@ -98,6 +99,7 @@ def test_scaffold_by_hand(federate: Prepare) -> None:
     assert by_hand.agrees(run)
     assert not agrees(run, replace(way, plain_steps=True))
     assert not agrees(run, replace(way, whole_share=True))
+    assert not agrees(run, replace(way, weighting="uniform" if weighting == "samples" else "samples"))
     assert not agrees(run, replace(way, corrected=False))
 
 
@@ -240,8 +242,12 @@ def test_the_global_network_is_scored_on_the_whole_test_set(federate: Prepare) -
             {"method": {"name": "fedkem", "fusion": "scaffold"}, "training": {"optimiser": "adam"}},
             "training.optimiser=sgd",
         ),
+        (
+            {"method": {"name": "fedkem", "fusion": "scaffold"}, "training": {"keep_optimiser": True}},
+            "training.keep_optimiser=false",
+        ),
     ],
-    ids=["no server model", "no public data", "no labels", "adam"],
+    ids=["no server model", "no public data", "no labels", "adam", "kept moments"],
 )
 def test_what_is_missing_is_told_in_one_line(tmp_path: Any, changes: dict[str, Any], complaint: str) -> None:
     labels = changes.pop("public", "own")

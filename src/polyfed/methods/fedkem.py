@@ -30,7 +30,6 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from polyfed import learn
-from polyfed.errors import MethodError
 from polyfed.federation import (
     Assistant,
     Client,
@@ -50,7 +49,7 @@ from polyfed.federation import (
     server_step,
 )
 from polyfed.learn import WeightedMean
-from polyfed.methods import control_variates, ensemble_distillation, mutual_training
+from polyfed.methods import control_variates, ensemble_distillation, local_training, mutual_training
 from polyfed.methods import public_distillation as public
 
 
@@ -61,7 +60,8 @@ class FedKEMSettings(ensemble_distillation.EnsembleSettings):
     fusion: Literal["ensemble", "average", "scaffold"] = "ensemble"
     """How the server makes one network of many: ensemble distillation, the mean, or the mean with SCAFFOLD's rule."""
     weighting: Literal["samples", "uniform"] = "samples"
-    """Whether a client counts by its samples in means of weights, or all count the same. All teach alike."""
+    """Whether a client counts by its samples in means of weights and control variates, or all count the same. All teach
+    alike."""
 
 
 @register
@@ -100,8 +100,8 @@ class FedKEM(Method):
         return self.settings.fusion != "average"
 
     def check(self, federation: FederationFacts) -> None:
-        if self.settings.fusion == "scaffold" and self.training.optimiser != "sgd":
-            raise MethodError("method.fusion=scaffold corrects steps of SGD: set training.optimiser=sgd")
+        if self.settings.fusion == "scaffold":
+            local_training.check_steps(self.training, "fusion=scaffold")
 
     @client_step(sends=("weights", "change"))
     def extract(
@@ -135,16 +135,19 @@ class FedKEM(Method):
         return client.samples if self.settings.weighting == "samples" else 1.0
 
     def correct(self, server: Server, control: Weights, replies: Iterable[Reply]) -> None:
-        """SCAFFOLD: the mean of the networks, and the control variate that goes with it."""
+        """SCAFFOLD: the mean of the networks, and the control variate c, which stays the mean of all clients' c_i."""
         assert server.model is not None
         mean, change = WeightedMean(), WeightedMean()
         for reply in replies:
             mean.add(reply["weights"], self.share(reply.client))
-            change.add(reply["change"], 1.0)
+            change.add(reply["change"], self.share(reply.client))
         if change.total:
             learn.load_weights(server.model, mean.result())
-            share = change.total / len(server.roster)
-            server.memory["control"] = control_variates.fold(control, change.result(), share)
+            everyone = (
+                server.roster.total_samples if self.settings.weighting == "samples" else len(server.roster)
+            )
+            part = change.total / everyone
+            server.memory["control"] = control_variates.fold(control, change.result(), part)
 
     def distil(self, server: Server, replies: Iterable[Reply]) -> None:
         """Eq. 4 and 5: the ensemble of the received networks, distilled into the global one."""
