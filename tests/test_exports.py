@@ -27,6 +27,7 @@ EXPORTED = [
     "MethodSettings",
     "Need",
     "Number",
+    "OwnWeights",
     "PolyfedError",
     "Predictions",
     "Probabilities",

@@ -9,6 +9,7 @@ A method's `sends` gives every field that may leave a client its kind, and may s
 | `Indices(below)`                 | whole numbers from 0 up to, not including, a size; all different if so told |
 | `Counts(rows)`                   | whole numbers from 1, so many as a size says                                |
 | `LikeWeights(sent)`              | tensors of the names, shapes and types of a field that the client was sent  |
+| `OwnWeights()`                   | tensors of the names, shapes and types of the client's own model            |
 | `RowNumbers(wanted, of)`         | by layer as many different row numbers as were asked for                    |
 | `Number(least, most)`            | one number in a range                                                       |
 | a bare `Kind`                    | anything that can travel                                                    |
@@ -50,6 +51,8 @@ class Surroundings:
     sizes: Mapping[str, int]
     sent: Fields = field(default_factory=dict)
     reply: Fields = field(default_factory=dict)
+    own_model: Callable[[], Mapping[str, Tensor]] = dict
+    """Tensors of the names, shapes and types of the client's own model."""
 
     def size(self, name: str) -> int:
         """A size by name; a `NoSize` if there is none of that name."""
@@ -158,11 +161,7 @@ class LikeWeights(Field):
     def refusal(self, name: str, value: Any, around: Surroundings) -> str | None:
         if not isinstance(value, Mapping) or not value:
             return f"its reply has no {name} at all"
-        model: Any = around.sent.get(self.sent)
-        if not isinstance(model, Mapping):
-            raise MethodError(
-                f"'{name}' must be like '{self.sent}', which was not sent: send it to the clients"
-            )
+        model = self._model(name, around)
         expected = {key: like for key, like in model.items() if self.only is None or self.only(key)}
         if value.keys() != expected.keys():
             return f"its {name} have other names than the model's"
@@ -176,12 +175,29 @@ class LikeWeights(Field):
                 )
         return None
 
+    def _model(self, name: str, around: Surroundings) -> Mapping[str, Tensor]:
+        """What the tensors are to be like."""
+        model: Any = around.sent.get(self.sent)
+        if not isinstance(model, Mapping):
+            raise MethodError(
+                f"'{name}' must be like '{self.sent}', which was not sent: send it to the clients"
+            )
+        return model
+
     def _shape(self, key: str, like: Tensor, around: Surroundings) -> torch.Size:
         chosen: Any = around.reply.get(self.rows) if self.rows is not None else None
         rows = chosen.get(learn.layer_of(key)) if isinstance(chosen, Mapping) else None
         if isinstance(rows, Tensor) and rows.dim() and like.dim():
             return torch.Size((len(rows), *like.shape[1:]))
         return like.shape
+
+
+@dataclass(frozen=True)
+class OwnWeights(LikeWeights):
+    """Tensors like those of the client's own model, which it was not sent."""
+
+    def _model(self, name: str, around: Surroundings) -> Mapping[str, Tensor]:
+        return around.own_model()
 
 
 @dataclass(frozen=True)

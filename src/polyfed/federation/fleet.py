@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from polyfed import learn
 from polyfed.errors import MessageError, MethodError, RunError, StepFailed
 from polyfed.federation.engine import Call, Engine, Failure, Success, Task
 from polyfed.federation.fields import Surroundings, why_refused, why_report_refused
@@ -74,8 +75,12 @@ class EngineFleet:
         sizes: Mapping[str, int],
         stack: int = 1,
         stackable: frozenset[str] = frozenset(),
+        build: Callable[[str], nn.Module] | None = None,
     ) -> None:
-        """sizes: what declared fields are compared with (outputs, classes, public rows)."""
+        """sizes: what declared fields are compared with (outputs, classes, public rows).
+
+        build: makes a model of an architecture, for replies that must be like one.
+        """
         self.engine = engine
         self.program = program
         self.roster = roster
@@ -85,6 +90,8 @@ class EngineFleet:
         self.sizes = sizes
         self.stack = stack
         self.stackable = stackable
+        self._build = build
+        self._models: dict[str, dict[str, Tensor]] = {}
         self.round = 0
         self.measuring = False
         self.under_way = ""
@@ -314,6 +321,14 @@ class EngineFleet:
             else:
                 yield outcome
 
+    def _like_model(self, architecture: str) -> dict[str, Tensor]:
+        """Names, shapes and types of an architecture's tensors; without their numbers, which take room."""
+        if architecture not in self._models:
+            assert self._build is not None
+            tensors = learn.named_tensors(self._build(architecture))
+            self._models[architecture] = {name: tensor.to("meta") for name, tensor in tensors.items()}
+        return self._models[architecture]
+
     def _unpacked(self, fields: Fields, asked: Asked, facts: Facts) -> dict[str, Any]:
         """A reply as it was before it was packed, by differences to what the client was sent."""
         wire = self.program.wire_up(asked.owner)
@@ -363,7 +378,10 @@ class EngineFleet:
         if reason is None and (fields or (asked.required and not may_be_empty)):
             sent = {**asked.payload, **asked.own.get(facts.index, {})}
             reason = why_refused(
-                asked.owner.sends, asked.required, fields, Surroundings(self.sizes, sent=sent, reply=fields)
+                asked.owner.sends,
+                asked.required,
+                fields,
+                Surroundings(self.sizes, sent, fields, lambda: self._like_model(facts.architecture)),
             )
         if reason is not None:
             self.failures.append(Failure(facts.index, step_name(asked.name), reason))

@@ -191,6 +191,8 @@ class Method(StepOwner):
     holds for its own `round`, not for one that a subclass writes. May be a property, where it depends on settings."""
     server: ClassVar[bool] = True
     """Whether a server takes part in learning (a peer-to-peer method says False)."""
+    default_server: ClassVar[str | None] = None
+    """The server's model where a run does not name one: `smallest` of the clients', or none."""
     final_stage: ClassVar[str] = ""
     """The stage, if a method measures one, after which a client's model does not change in a round: what was measured
     then is the client's result, and need not be measured again."""

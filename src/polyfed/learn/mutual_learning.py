@@ -22,7 +22,7 @@ from polyfed.learn.learner import Learner, batches
 from polyfed.learn.losses import kl, soften
 from polyfed.learn.statistics import batch_statistics
 from polyfed.learn.training import Training
-from polyfed.models import memory_format
+from polyfed.models import laid_out
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,7 @@ class Peer:
 
     def answer(self, batch: Tensor) -> Tensor:
         """Logits of a batch, which is first brought to the layout that the model is fastest with."""
-        laid_out = batch.contiguous(memory_format=memory_format(self.model)) if batch.dim() == 4 else batch
-        logits: Tensor = self.model(laid_out)
+        logits: Tensor = self.model(laid_out(batch, self.model))
         return logits
 
     def loss(self, logits: Tensor, labels: Tensor, said: Tensor) -> Tensor:

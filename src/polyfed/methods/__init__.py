@@ -14,6 +14,7 @@ from polyfed.methods.fedkf import FedKF
 from polyfed.methods.fedmd import FedMD
 from polyfed.methods.fednova import FedNova
 from polyfed.methods.fedntd import FedNTD
+from polyfed.methods.fedorion import FedORION
 from polyfed.methods.fedproto import FedProto
 from polyfed.methods.fedprox import FedProx
 from polyfed.methods.fml import FML
@@ -44,6 +45,7 @@ __all__ = [
     "FedMD",
     "FedNTD",
     "FedNova",
+    "FedORION",
     "FedProto",
     "FedProx",
     "KTpFL",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from polyfed import learn
 from polyfed.data import Limits
 from polyfed.federation import Client, MethodSettings
-from polyfed.models import Shape, build_generator, memory_format
+from polyfed.models import Shape, build_generator, laid_out
 
 Strength = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -60,7 +60,7 @@ class Imitator:
         keep = settings.keep_generator
         self._memory: MutableMapping[str, Any] = me.memory.setdefault("generator", {}) if keep else {}
         self._rng, self._device = me.rng("noise"), me.device
-        self._layout = memory_format(me.model) if len(me.shape) == 3 else torch.contiguous_format
+        self._student = me.model
         stream = me.seeds.torch("generator") if keep else me.rng("generator")
         self.model = generator(settings, me.shape, me.train.dataset.limits, stream).to(me.device)
         if self._memory:
@@ -75,7 +75,7 @@ class Imitator:
     def imitate(self, noise: Tensor) -> Tensor:
         """Inputs in the normalised space of the data, in the layout of the client's model."""
         inputs: Tensor = self.model(noise)
-        return inputs.contiguous(memory_format=self._layout)
+        return laid_out(inputs, self._student)
 
     def learn(self, made: Tensor, features: Tensor, logits: Tensor, student: nn.Module) -> None:
         """Step down L_G = L_IE + λ1 L_CE + λ2 L_A (Eq. 4) of what a frozen teacher says of what was made.

@@ -27,7 +27,7 @@ from polyfed.models.features import feature_count, features_and_logits
 from polyfed.models.generator import FeatureGenerator, build_generator
 from polyfed.models.layers import Norm, Shape
 from polyfed.models.naming import check_name, file_name
-from polyfed.models.network import Network, memory_format
+from polyfed.models.network import Network, laid_out, memory_format
 from polyfed.models.outside import is_outside
 from polyfed.models.probe import in_mode, materialise, output_count
 from polyfed.models.registry import build, is_known, maker_of, names, own_maker, register, seeded
@@ -51,6 +51,7 @@ __all__ = [
     "in_mode",
     "is_known",
     "is_outside",
+    "laid_out",
     "listed",
     "maker_of",
     "materialise",

@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 RULES = {"round-robin": "in turn", "random": "drawn at random"}
 ONLY = "the only model"
 NAMED = "named in models.clients"
+SHARED = "its part of models.shares"
+SMALLEST = "smallest"  # as models.server
 
 
 class Architectures:
@@ -51,6 +53,7 @@ class Architectures:
         makers: Mapping[str, ModelMaker],
     ) -> None:
         self.config = config
+        """With the server's model by its name."""
         self.seeds = seeds
         self.device = device
         self.makers = dict(makers)
@@ -64,13 +67,16 @@ class Architectures:
         """How each of the user's own models is trained fastest."""
         self._features: dict[str, int] = {}
         self._assign(clients)
+        self._name_server_model(method)
         self._check_outputs(data.dataset.classes)
         self._try_own_models(config.stack_size(len(clients)))
 
     def _assign(self, clients: Sequence[str]) -> None:
         wanted = self.config.models
+        shared = _by_share(wanted.shares, len(clients), self.seeds.numpy("shares"))
+        others = [name for name in self.dealt if name not in wanted.shares] or self.dealt
         which = models.assign_models(
-            self.dealt,
+            others,
             len(clients),
             wanted.assign,
             rng=self.seeds.numpy("models"),
@@ -80,19 +86,28 @@ class Architectures:
             norm=wanted.norm,
             batch=self.config.training.batch,
             features=wanted.features,
-            own={name: self.build(name) for name in self.dealt if self.is_own(name)},
+            own={name: self.build(name) for name in others if self.is_own(name)},
         )
         by_name = _by_name(wanted.clients, clients)
-        self.named = frozenset(by_name)
-        """The clients whose architecture the config names one by one."""
-        names = self.dealt + [name for name in dict.fromkeys(by_name.values()) if name not in self.dealt]
-        for index, name in by_name.items():
+        self.reasons = {**dict.fromkeys(shared, SHARED), **dict.fromkeys(by_name, NAMED)}
+        """Why some clients train what they do, where it is not by the rule for all."""
+        chosen = {**shared, **by_name}
+        names = list(dict.fromkeys([*others, *self.dealt, *chosen.values()]))
+        for index, name in chosen.items():
             which[index] = names.index(name)
         used = np.unique(which)
         self.names = tuple(names[place] for place in used)
         """Every architecture that a client trains."""
         self.which = np.searchsorted(used, which)
         """For each client the place of its architecture in `names`."""
+
+    def _name_server_model(self, method: Method) -> None:
+        """Resolve `smallest` (of the clients' models), which some methods take where no server model is named."""
+        server = self.config.models.server or method.default_server
+        if server == SMALLEST:
+            server = min(self.names, key=lambda name: self.size(name).parameters)
+        wanted = self.config.models.model_copy(update={"server": server})
+        self.config = self.config.model_copy(update={"models": wanted})
 
     def _check_outputs(self, classes: Sequence[str]) -> None:
         private = len(classes)
@@ -222,6 +237,16 @@ def _dealt(wanted: Models, makers: Mapping[str, ModelMaker]) -> list[str]:
     return own
 
 
+def _by_share(wanted: Mapping[str, float], clients: int, rng: np.random.Generator) -> dict[int, str]:
+    """The architecture of each client that is drawn for one of `models.shares`."""
+    order = rng.permutation(clients).tolist()
+    chosen: dict[int, str] = {}
+    for name, share in wanted.items():
+        count = round(share * clients)
+        chosen.update(dict.fromkeys(order[len(chosen) : len(chosen) + count], name))
+    return chosen
+
+
 def _by_name(wanted: Mapping[str, str], clients: Sequence[str]) -> dict[int, str]:
     """{"0-5": a, "north": b} as the name of an architecture for each client."""
     chosen: dict[int, str] = {}
@@ -258,7 +283,7 @@ def assignment_of(architectures: Architectures, method: Method) -> Assignment:
             Group(
                 model=model,
                 clients=clients,
-                why=NAMED if first in architectures.named else _reason(architectures, budget),
+                why=architectures.reasons.get(first) or _reason(architectures, budget),
                 budget=None if budget is None else Limits(**_within_reason(budget)),
                 exchanged=method.exchanged(facts, config.models.server),
             )
@@ -281,9 +306,10 @@ def _grouped(
     which = architectures.which
     kinds = max(len(limits), 1)
     alike = np.array([limits.index(limit) for limit in limits] or [0])
-    named = np.zeros(len(which), dtype=np.int64)
-    named[sorted(architectures.named)] = 1
-    marks = (which * kinds + alike[np.arange(len(which)) % kinds]) * 2 + named
+    reasons = np.zeros(len(which), dtype=np.int64)
+    for index, reason in architectures.reasons.items():
+        reasons[index] = 1 + (NAMED, SHARED).index(reason)
+    marks = (which * kinds + alike[np.arange(len(which)) % kinds]) * 3 + reasons
     _, firsts, groups, counts = np.unique(marks, return_index=True, return_inverse=True, return_counts=True)
     order = firsts.argsort()
     return order.argsort()[groups], firsts[order], counts[order]

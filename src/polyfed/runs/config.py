@@ -158,6 +158,9 @@ class Models(Section):
     assign: Literal["round-robin", "random", "budget"] = "round-robin"
     clients: dict[str, str] = {}
     """For single clients, by name or number, and ranges: {north: wrn-10-1, "0-5": vgg11}. Overrides `assign`."""
+    shares: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
+    """The share of all clients, drawn at random, that trains a model: {wrn-40-1: 0.5}. The others are dealt the other
+    names."""
     budgets: Annotated[list[BudgetSection], OneOrMore] = []
     """For `assign: budget` and drop-out by budget: dealt out to the clients in turn."""
     norm: Literal["batch", "group"] = "batch"
@@ -165,13 +168,22 @@ class Models(Section):
     """How many features every built-in model has: a linear layer of this width, with ReLU, in front of its head. null
     leaves each with its own (`polyfed models` lists them)."""
     server: str | None = None
-    """The server's model, for methods that have one."""
+    """The server's model, for methods that have one; `smallest` is the clients' with the fewest parameters, and what
+    FedORION takes where none is named."""
     own: dict[str, OwnModel] = {}
     """For models given from Python, filled in by a trial: {net: {channels_last: true, stack: false}}."""
 
     def all_names(self) -> list[str]:
         """Every model that is named here."""
-        return [*self.names, *self.clients.values(), *([self.server] if self.server else [])]
+        server = [self.server] if self.server and self.server != "smallest" else []
+        return [*self.names, *self.shares, *self.clients.values(), *server]
+
+    @field_validator("shares")
+    @classmethod
+    def _check_shares(cls, shares: dict[str, float]) -> dict[str, float]:
+        if sum(shares.values()) > 1 + 1e-9:
+            raise ValueError(f"the shares add up to {sum(shares.values()):g}: 1 is all clients")
+        return shares
 
     @field_validator("clients", mode="before")
     @classmethod

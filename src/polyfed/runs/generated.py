@@ -63,7 +63,7 @@ def generated(run: Path, client: str, rows: int = ROWS) -> Generated:
     stream = torch.Generator().manual_seed(0)
     with torch.no_grad():
         made = generator(torch.randn(rows, settings.noise, generator=stream))
-    said = learn.predict(teacher, made.contiguous(memory_format=models.memory_format(teacher)))
+    said = learn.predict(teacher, models.laid_out(made, teacher))
     confidence, classes = said[:, : len(form.classes)].softmax(dim=1).max(dim=1)
     return Generated(_seen(made, form).permute(0, 2, 3, 1), classes, confidence, form.classes)
 

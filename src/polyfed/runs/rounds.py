@@ -73,6 +73,7 @@ class Run:
             self.federation.sizes,
             int(self.config.stack),
             self.federation.stackable(),
+            self.federation.population.build,
         )
         roster = self.federation.roster
         scored = scored_clients(self.config, self.federation.seeds, len(roster))

@@ -67,6 +67,7 @@ class Simulation:
             clients=names,
             makers=makers,
         )
+        config = self.models.config
         self.outputs = self.models.outputs
         samples = self.data.samples()
         self.roster = Roster(samples, self.models.names, self.models.which, names)

@@ -1,0 +1,155 @@
+"""FedORION: mutual learning on the clients, then aggregation and distillation from noise on the server (paper 002).
+
+    server:  θ_g ← initial weights of the global model (`models.server`, the smallest of the clients' by default)
+    each round t:
+        S_t ← cohort
+        learn:      each client i in S_t:  θ_gi ← θ_g;   for each batch:                                 (Algorithm 1)
+                        θ_i  ← step down  CE(θ_i, y)  + CE(θ_i, θ_gi's answers)        (Eq. 1)           → "mutual"
+                        θ_gi ← step down  CE(θ_gi, y) + CE(θ_gi, θ_i's answers)        (Eq. 2)
+                    one whose own model is of the global architecture goes without that: θ_i = θ_gi ← SGD(θ_g, D_i)
+        aggregate:  θ_g ← mean of θ_gi
+        answer:     p(z) ← Σ n_i softmax(θ_i(z)) / Σ n_i  on noise z
+        distil:     θ_g ← minimise CE(θ_g(z), p(z)), a step for each batch z           (Eq. 3)           → "global"
+
+Eq. 3 is linear in the teachers' probabilities, so their weighted mean is all that is needed of them: each answers once,
+on whichever core is free, and is let go. In memory are a model per architecture and one table, whatever the cohort.
+
+Noise gets into nobody's running statistics (see `noise_distillation`): those of the global model are the mean of what
+its copies saw on real rows.
+
+The paper writes the teacher's answer first in Eq. 1 to 3; read as printed, the network that learns would be the target.
+Answers of the other are constants, and both losses are of the same forward passes unless `updates: in-turn`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from polyfed import learn
+from polyfed.federation import (
+    Assistant,
+    Client,
+    Facts,
+    FederationFacts,
+    Fields,
+    Fleet,
+    LikeWeights,
+    Method,
+    Need,
+    OwnWeights,
+    Reply,
+    Server,
+    Weights,
+    client_step,
+    register,
+    server_step,
+)
+from polyfed.learn import TableMean, WeightedMean
+from polyfed.methods import local_training, mutual_training, noise_distillation
+
+
+class FedORIONSettings(noise_distillation.NoiseSettings):
+    mutual: Literal["both", "answers", "none"] = "both"
+    """What the copies of the global model learn from: labels and the client's answers (Eq. 2); the answers alone, as
+    the paper's text says of its ablation; or nothing: only models of the global architecture are averaged."""
+    selective: bool = True
+    """Whether clients whose own model is of the global architecture train it alone, beginning with the global one."""
+    aggregate: bool = True
+    """Whether the global model becomes the mean of its copies before it is distilled into."""
+    distillation: bool = True
+    """Whether the global model learns from the clients' own models; without that they do not leave the clients."""
+    weighting: Literal["samples", "uniform"] = "uniform"
+    """Whether copies count by their clients' samples in the mean, or all the same. Teachers always do (Eq. 3)."""
+    updates: Literal["at-once", "in-turn"] = "at-once"
+    """Whether both losses are of the same two forward passes, or the copy learns from the client's model as it is after
+    its step, which takes one pass more."""
+
+
+@register
+class FedORION(Method):
+    """Clients teach copies of a global model, which is averaged and then learns from all clients on noise."""
+
+    name = "fedorion"
+    summary = "clients teach copies of a global model, which is averaged and distilled from noise (paper 002)"
+    default_server = "smallest"
+    stages = (mutual_training.STAGE,)
+    final_stage = mutual_training.STAGE
+    sends: ClassVar = {"weights": LikeWeights("weights"), "model": OwnWeights()}
+    Settings = FedORIONSettings
+    settings: FedORIONSettings
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({Need.SERVER_MODEL})
+
+    @property
+    def keeps(self) -> frozenset[str]:
+        return frozenset({"model", "memory"} if self.training.keep_optimiser else {"model"})
+
+    def exchanged(self, client: Facts, server: str | None) -> str | None:
+        return None  # more goes up than down
+
+    def check(self, federation: FederationFacts) -> None:
+        noise_distillation.check(self.settings, federation)
+
+    @client_step
+    def learn(self, me: Client, weights: Weights, architecture: str) -> Fields:
+        if self.trains_alone(me.facts.architecture, architecture):
+            learn.load_weights(me.model, weights)
+            self.train(me)
+            return {"weights": learn.weights_of(me.model)}  # the copy, and the teacher
+        reply: dict[str, Any] = {}
+        if self.settings.mutual == "none":
+            self.train(me)
+        else:
+            sent = (1.0 if self.settings.mutual == "both" else 0.0, 1.0)
+            in_turn = self.settings.updates == "in-turn"
+            reply |= mutual_training.train(me, weights, architecture, sent=sent, in_turn=in_turn)
+        if self.settings.distillation:
+            reply["model"] = learn.weights_of(me.model)
+        return reply
+
+    def trains_alone(self, own: str, shared: str | None) -> bool:
+        """Whether a client's own model is a copy of the global one, so that there are not two to teach each other."""
+        return self.settings.selective and own == shared
+
+    def train(self, me: Client) -> None:
+        local_training.train(me)
+        me.measure(mutual_training.STAGE)
+        me.note_local_loss()
+
+    @server_step
+    def answer(
+        self, helper: Assistant, architecture: str, weights: Weights, samples: int, **told: Any
+    ) -> Fields:
+        said = noise_distillation.answer(helper, architecture, weights, self.settings, **told)
+        return {"probabilities": said, "samples": samples}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        assert server.model is not None
+        cohort = [facts for facts in fleet.sample() if facts.samples]  # nothing is learnt from no rows
+        replies = fleet.stream(self.learn, cohort, **mutual_training.told(server))
+        copies, teacher = WeightedMean(), TableMean()
+        teachers = self.received(replies, copies, server)
+        noise = noise_distillation.told(server, self.settings) if self.settings.distillation else {}
+        for said in server.spread(self.answer, teachers, **noise):
+            teacher.add(said["probabilities"], said["samples"])
+        if self.settings.aggregate and copies.total:
+            learn.load_weights(server.model, copies.result())
+        if teacher.total:
+            noise_distillation.distil(server, teacher.result(), self.settings, **noise)
+        server.measure("global")
+
+    def received(self, replies: Iterable[Reply], copies: WeightedMean, server: Server) -> Iterator[Fields]:
+        """The clients' own models, on their way to teaching; their copies of the global model are added up."""
+        for reply in replies:
+            client = reply.client
+            if "weights" in reply.fields:
+                copies.add(reply["weights"], client.samples if self.settings.weighting == "samples" else 1.0)
+            alone = self.trains_alone(client.architecture, server.architecture)
+            own: dict[str, Tensor] | None = reply.fields.get("weights" if alone else "model")
+            if own is not None and self.settings.distillation:
+                yield {"architecture": client.architecture, "weights": own, "samples": client.samples}

@@ -1,0 +1,109 @@
+"""Many received models of any architecture, distilled into the server's on noise instead of data (paper 002, Eq. 3).
+
+answer:  p_i(z) ← softmax(θ_i(z)) on a round's noise z, batch by batch
+distil:  θ_g ← a step down CE(θ_g(z), Σ n_i p_i(z) / Σ n_i) for each batch
+
+Noise is not data: teachers and student normalise it by the statistics of the batch at hand, and none of it gets into
+anybody's running statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, TypeAlias
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from polyfed import learn
+from polyfed.data import noise
+from polyfed.errors import MethodError
+from polyfed.federation import Assistant, FederationFacts, MethodSettings, Server, Weights
+from polyfed.learn import Distillation
+from polyfed.models import laid_out
+
+NoiseKind: TypeAlias = noise.Kind
+MOST_BYTES = 2**30  # of a round's noise, where it is drawn once and sent to all workers
+
+
+class NoiseSettings(MethodSettings):
+    noise: NoiseKind = "gaussian"
+    """What the server distils on: gaussian, dead-leaves or stylegan (images only); new in every round."""
+    noise_batches: Annotated[int, Field(ge=1)] = 1
+    """Batches of noise in each epoch of the distillation; 1 as in Algorithm 1."""
+    distil: Distillation = Distillation(epochs=5, batch=128, lr=1e-3, momentum=0.9, loss="ce")
+    """The distillation of the clients' models."""
+
+    def batches(self) -> int:
+        """How many batches of noise a round has."""
+        return self.distil.steps or self.distil.epochs * self.noise_batches
+
+
+def check(settings: NoiseSettings, federation: FederationFacts) -> None:
+    """Refuse noise that there is not for these inputs, and more of it than can be sent around."""
+    noise.check(settings.noise, federation.shape)
+    size = 4 * settings.batches() * settings.distil.batch * torch.Size(federation.shape).numel()
+    if settings.noise != "gaussian" and size > MOST_BYTES:
+        raise MethodError(
+            f"a round's noise would be {size / 1e9:.1f} GB: lower method.noise_batches, or set method.noise=gaussian"
+        )
+
+
+def told(server: Server, settings: NoiseSettings) -> dict[str, Any]:
+    """A round's noise: the seed of its stream, and all of it where drawing takes long.
+
+    Gaussian noise is drawn again by whoever needs it, which takes less time and room than sending it around.
+    """
+    seed = int(torch.randint(2**62, (), generator=server.rng("noise")))
+    if settings.noise == "gaussian":
+        return {"seed": seed, "drawn": None}
+    return {"seed": seed, "drawn": torch.cat([*_batches(server, settings, seed)])}
+
+
+def answer(
+    helper: Assistant,
+    architecture: str,
+    weights: Weights,
+    settings: NoiseSettings,
+    seed: int,
+    drawn: Tensor | None,
+) -> Tensor:
+    """What a received model says of the round's noise: probabilities, rows × outputs."""
+    teacher = helper.scratch_model(architecture)
+    learn.load_weights(teacher, weights)
+    with learn.evaluating(teacher), learn.batch_statistics(teacher), torch.no_grad():
+        answers = [
+            learn.soften(teacher(laid_out(z.to(helper.device), teacher)), settings.distil.temperature)
+            for z in _batches(helper, settings, seed, drawn)
+        ]
+    return torch.cat(answers)
+
+
+def distil(server: Server, teacher: Tensor, settings: NoiseSettings, seed: int, drawn: Tensor | None) -> None:
+    """Eq. 3: a step of the server's model on each batch of noise. `teacher`: the weighted mean of all answers."""
+    assert server.model is not None
+    how = settings.distil.in_round(server.round)
+    loss = learn.knowledge_loss(how, given="probabilities")
+    memory = server.memory.setdefault("distil", {}) if how.keep_optimiser else None
+    cosine_steps = settings.batches() if how.cosine else None
+    learner = learn.Learner(server.model, how, memory, cosine_steps=cosine_steps)
+    answers: Iterable[Tensor] = teacher.to(server.device).split(how.batch)
+    with learn.batch_statistics(server.model):
+        for z, said in zip(_batches(server, settings, seed, drawn), answers, strict=True):
+            learner.step(loss(server.model(laid_out(z.to(server.device), server.model)), said))
+    learner.finish()
+
+
+def _batches(
+    node: Server | Assistant, settings: NoiseSettings, seed: int, drawn: Tensor | None = None
+) -> Iterator[Tensor]:
+    """The round's noise, batch by batch."""
+    size = settings.distil.batch
+    if drawn is not None:
+        yield from drawn.split(size)
+        return
+    generator = torch.Generator().manual_seed(seed)
+    limits = node.limits if isinstance(node, Server) else None  # which Gaussian noise does not have
+    for _ in range(settings.batches()):
+        yield noise.draw(settings.noise, size, node.shape, generator, limits)
