@@ -169,18 +169,19 @@ class Host:
         me.enter(task.moment)
         self._scratch_models.forget()
 
-    def _received(self, task: Task, call: Call) -> dict[str, Any]:
-        """What was sent to a client, as it arrived: to be read, not changed."""
-        kinds = self.program.owner(task.step).kinds_down()
-        wire = self.program.wire
+    def _sent_to_all(self, task: Task) -> dict[str, Any]:
+        """What all clients of a task were sent, as it arrived: to be read, not changed."""
         if self._common[0] is not task.common:
-            self._common = task.common, wire.unpack(decode(task.common), kinds, "down")
-        own = wire.unpack(decode(call.own), kinds, "down") if call.own != EMPTY else {}
-        return {**self._common[1], **own}
+            self._common = task.common, self._arrived(task, task.common)
+        return self._common[1]
+
+    def _arrived(self, task: Task, data: bytes) -> dict[str, Any]:
+        kinds = self.program.owner(task.step).kinds_down()
+        return self.program.wire.unpack(decode(data), kinds, "down")
 
     def _payload(self, task: Task, call: Call) -> dict[str, Any]:
         # One may change what it was sent: the others must not notice.
-        payload: dict[str, Any] = copied(self._received(task, call))
+        payload: dict[str, Any] = {**copied(self._sent_to_all(task)), **self._arrived(task, call.own)}
         if call.heard:
             wire = self.program.wire
             kinds = self.program.owner(task.step).kinds_up()
@@ -199,7 +200,8 @@ class Host:
         packed: Fields = fields
         spoilt = first_not_finite(fields)
         if spoilt is None and wire.packs("up"):
-            sent = None if task.aloud else self._received(task, call)
+            # Once more from the bytes: a step may have changed what it was given.
+            sent = None if task.aloud else {**self._sent_to_all(task), **self._arrived(task, call.own)}
             packed = wire.pack(
                 fields, owner.kinds_up(), "up", sent=sent, residuals=me.residuals, lasting=owner.lasting()
             )
