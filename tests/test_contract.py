@@ -157,6 +157,18 @@ def test_methods_of_paper_001_keep_the_contract_in_part(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    ("name", "settings"),
+    [("scaffold", {"weighting": "samples"}), ("spatl", {"keep": 0.3}), ("fednova", {}), ("fedntd", {})],
+    ids=["scaffold", "spatl", "fednova", "fedntd"],
+)
+def test_corrected_averages_keep_the_contract_in_part(name: str, settings: dict[str, Any]) -> None:
+    """Half of the clients a round: control variates and heads last. On MLPs, which would be stacked."""
+    config = {"models": {"names": ["mlp-small"]}, "stack": 3, **HALF}
+    check_method(registered()[name], config=config, **settings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
     "config", [{}, {"models": {"names": ["mlp-small"]}, "stack": 3, **HALF}], ids=["cnn", "mlp"]
 )
 @pytest.mark.parametrize("flavour", ["paper", "authors"])

@@ -31,6 +31,7 @@ EXPORTED = [
     "Predictions",
     "Probabilities",
     "Reply",
+    "RowNumbers",
     "Run",
     "Server",
     "SweepResult",

@@ -20,6 +20,7 @@ from polyfed.federation.fields import (
     LikeWeights,
     Number,
     Probabilities,
+    RowNumbers,
     Surroundings,
     Table,
     kinds_of,
@@ -196,6 +197,93 @@ def test_of_some_names_only_neither_more_nor_fewer_are_let_in() -> None:
     statistics = LikeWeights("weights", only=is_statistic)
     assert refusal(statistics, WEIGHTS) == "its field have other names than the model's"
     assert refusal(statistics, {"running_mean": torch.zeros(2)}) is not None
+
+
+# -- some rows of some layers --------------------------------------------------------------------------------
+
+LAYERS = {
+    "first.weight": torch.zeros(4, 3),
+    "first.bias": torch.zeros(4),
+    "norm.weight": torch.zeros(4),
+    "norm.num_batches_tracked": torch.tensor(0),
+}
+IN_PART: dict[str, Any] = {"weights": LikeWeights("weights", rows="rows"), "rows": RowNumbers("filters")}
+TWO_ROWS = {"first": torch.tensor([0, 3], dtype=torch.int32)}
+
+
+def in_part(rows: Any = None, **changes: Any) -> str | None:
+    """Why rows 0 and 3 of the first layer, with some changes, are not let in."""
+    taken = {
+        name: tensor[:2] if name.startswith("first.") else tensor
+        for name, tensor in {**LAYERS, **changes}.items()
+    }
+    reply = {"weights": {**taken, **changes}, "rows": TWO_ROWS if rows is None else rows}
+    sent: dict[str, Any] = {"weights": LAYERS, "filters": {"first": 2}}
+    return why_refused(IN_PART, ["weights", "rows"], reply, Surroundings(SIZES, sent=sent, reply=reply))
+
+
+def test_the_rows_that_were_asked_for_are_let_in() -> None:
+    assert in_part() is None
+    assert in_part({"first": torch.tensor([2, 1])}) is None
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [0, 4],
+        [-1, 0],
+        [1, 1],
+        [0],
+        [0, 1, 2],
+        [],
+        [0.0, 1.0],
+        [[0, 1]],
+    ],
+)
+def test_rows_that_are_none_of_the_layers_are_refused(rows: list[Any]) -> None:
+    reason = in_part({"first": torch.tensor(rows)})
+    assert reason is not None
+    if len(rows) == 2:  # else the weights are refused already: of another size
+        assert reason == "its rows of 'first' are not 2 different row numbers from 0 to 3"
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {},
+        {"second": torch.tensor([0, 1])},
+        {**TWO_ROWS, "norm": torch.tensor([0, 1])},
+        torch.tensor([0, 1]),
+        "all",
+        {"first": "all"},
+        {"first": None},
+    ],
+)
+def test_rows_of_other_layers_or_of_none_are_refused(rows: Any) -> None:
+    assert in_part(rows) is not None
+    whole = {name: LAYERS[name] for name in ("first.weight", "first.bias")}
+    assert in_part(rows, **whole) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("first.weight", torch.zeros(4, 3)),
+        ("first.weight", torch.zeros(2, 4)),
+        ("first.bias", torch.zeros(3)),
+        ("norm.weight", torch.zeros(2)),
+        ("first.weight", torch.zeros(2, 3).double()),
+        ("first.weight", torch.full((2, 3), float("nan"))),
+        ("more.weight", torch.zeros(2, 3)),
+    ],
+)
+def test_tensors_that_are_not_those_rows_are_refused(name: str, tensor: Tensor) -> None:
+    assert in_part(**{name: tensor}) is not None
+
+
+def test_rows_must_have_been_asked_for() -> None:
+    with pytest.raises(MethodError, match="send both to the clients"):
+        refusal(RowNumbers("filters"), TWO_ROWS)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])

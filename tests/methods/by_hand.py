@@ -34,9 +34,24 @@ def one_layer() -> nn.Module:
     return nn.Linear(5, 3)
 
 
-def descend(model: nn.Module, x: Tensor, loss: Loss, stream: torch.Generator, epochs: int = 1) -> None:
-    """Plain SGD, batch after batch; a last batch of one joins the one before where there is BatchNorm."""
+def descend(
+    model: nn.Module,
+    x: Tensor,
+    loss: Loss,
+    stream: torch.Generator,
+    epochs: int = 1,
+    *,
+    momentum: float = 0.0,
+    correction: Weights | None = None,
+) -> int:
+    """SGD, batch after batch; a last batch of one joins the one before where there is BatchNorm.
+
+    correction: added to every gradient, by the parameters' names. Returns the steps made.
+    """
     model.train()
+    names = [name for name, _ in model.named_parameters()]
+    velocity = [torch.zeros_like(parameter) for parameter in model.parameters()]
+    steps = 0
     for _ in range(epochs):
         cuts = list(torch.randperm(len(x), generator=stream).split(BATCH))
         if len(cuts[-1]) == 1 and any("running_mean" in name for name in model.state_dict()):
@@ -45,8 +60,15 @@ def descend(model: nn.Module, x: Tensor, loss: Loss, stream: torch.Generator, ep
             parameters = list(model.parameters())
             gradients = torch.autograd.grad(loss(rows, model(x[rows])), parameters)
             with torch.no_grad():
-                for parameter, gradient in zip(parameters, gradients, strict=True):
-                    parameter.sub_(LR * gradient)
+                for name, parameter, gradient, speed in zip(
+                    names, parameters, gradients, velocity, strict=True
+                ):
+                    speed.mul_(momentum).add_(gradient)
+                    if correction is not None:
+                        speed.add_(correction[name])
+                    parameter.sub_(LR * speed)
+            steps += 1
+    return steps
 
 
 def towards(labels: Tensor) -> Loss:

@@ -1,6 +1,15 @@
 """What a federation is: methods, clients and a server, what may travel between them, how it is counted."""
 
-from polyfed.federation.fields import Counts, Declared, Indices, LikeWeights, Number, Probabilities, Table
+from polyfed.federation.fields import (
+    Counts,
+    Declared,
+    Indices,
+    LikeWeights,
+    Number,
+    Probabilities,
+    RowNumbers,
+    Table,
+)
 from polyfed.federation.message import Fields, Kind, Weights
 from polyfed.federation.method import (
     Fleet,
@@ -36,6 +45,7 @@ __all__ = [
     "Number",
     "Probabilities",
     "Reply",
+    "RowNumbers",
     "Server",
     "Table",
     "TopologyName",

@@ -9,6 +9,7 @@ A method's `sends` gives every field that may leave a client its kind, and may s
 | `Indices(below)`                 | whole numbers from 0 up to, not including, a size; all different if so told |
 | `Counts(rows)`                   | whole numbers from 1, so many as a size says                                |
 | `LikeWeights(sent)`              | tensors of the names, shapes and types of a field that the client was sent  |
+| `RowNumbers(wanted, of)`         | by layer as many different row numbers as were asked for                    |
 | `Number(least, most)`            | one number in a range                                                       |
 | a bare `Kind`                    | anything that can travel                                                    |
 
@@ -117,14 +118,7 @@ class Indices(Field):
 
     def refusal(self, name: str, value: Any, around: Surroundings) -> str | None:
         end = around.size(self.below)
-        if (
-            isinstance(value, Tensor)
-            and value.dtype in (torch.int32, torch.int64)
-            and value.dim() == 1
-            and len(value)
-            and 0 <= int(value.min()) <= int(value.max()) < end
-            and not (self.distinct and len(value.unique()) < len(value))
-        ):
+        if _are_indices(value, end, distinct=self.distinct):
             return None
         return f"its {name} are not {'different ' if self.distinct else ''}row numbers from 0 to {end - 1}"
 
@@ -153,10 +147,12 @@ class LikeWeights(Field):
     """Tensors like those that the client was sent. Names, shapes and types are the same; of some names `only`.
 
     sent: the field that they are like.
+    rows: the field of the reply (a `RowNumbers`) that names layers of which these rows alone are there.
     """
 
     sent: str = "weights"
     only: Callable[[str], bool] | None = None
+    rows: str | None = None
     kind: Kind = field(default=Kind.WEIGHTS, kw_only=True)
 
     def refusal(self, name: str, value: Any, around: Surroundings) -> str | None:
@@ -172,12 +168,46 @@ class LikeWeights(Field):
             return f"its {name} have other names than the model's"
         for key, like in expected.items():
             tensor = value[key]
-            if not isinstance(tensor, Tensor) or tensor.shape != like.shape:
+            if not isinstance(tensor, Tensor) or tensor.shape != self._shape(key, like, around):
                 return f"its {name} '{key}' are of another size than the model's"
             if tensor.dtype != like.dtype:
                 return (
                     f"its {name} '{key}' are of another type ({tensor.dtype}) than the model's ({like.dtype})"
                 )
+        return None
+
+    def _shape(self, key: str, like: Tensor, around: Surroundings) -> torch.Size:
+        chosen: Any = around.reply.get(self.rows) if self.rows is not None else None
+        rows = chosen.get(learn.layer_of(key)) if isinstance(chosen, Mapping) else None
+        if isinstance(rows, Tensor) and rows.dim() and like.dim():
+            return torch.Size((len(rows), *like.shape[1:]))
+        return like.shape
+
+
+@dataclass(frozen=True)
+class RowNumbers(Field):
+    """Rows of some layers, by the layers' names: as many of each as were asked for, all different.
+
+    wanted: the field that was sent with the number of rows by layer. of: the field that was sent with the weights.
+    """
+
+    wanted: str
+    of: str = "weights"
+    kind: Kind = field(default=Kind.INDICES, kw_only=True)
+
+    def refusal(self, name: str, value: Any, around: Surroundings) -> str | None:
+        wanted: Any = around.sent.get(self.wanted)
+        model: Any = around.sent.get(self.of)
+        if not isinstance(wanted, Mapping) or not isinstance(model, Mapping):
+            raise MethodError(
+                f"'{name}' are rows of '{self.of}', as '{self.wanted}' asks: send both to the clients"
+            )
+        if not isinstance(value, Mapping) or value.keys() != wanted.keys():
+            return f"its {name} are not those of the layers that were asked for"
+        for layer, count in wanted.items():
+            rows, end = value[layer], len(model[f"{layer}.weight"])
+            if not (_are_indices(rows, end, distinct=True) and len(rows) == count):
+                return f"its {name} of '{layer}' are not {count} different row numbers from 0 to {end - 1}"
         return None
 
 
@@ -197,6 +227,18 @@ class Number(Field):
         ):
             return None
         return f"its {name} is not a number from {self.least:g} to {self.most:g}"
+
+
+def _are_indices(value: Any, end: int, *, distinct: bool) -> bool:
+    """Whether this is a list of whole numbers from 0 up to, not including, an end; at least one."""
+    return (
+        isinstance(value, Tensor)
+        and value.dtype in (torch.int32, torch.int64)
+        and value.dim() == 1
+        and len(value) > 0
+        and 0 <= int(value.min()) <= int(value.max()) < end
+        and not (distinct and len(value.unique()) < len(value))
+    )
 
 
 def field_of(declared: Field | Kind) -> Field:

@@ -79,6 +79,11 @@ class Roster(Sequence[Facts]):
     def __len__(self) -> int:
         return len(self._samples)
 
+    @property
+    def total_samples(self) -> int:
+        """How many samples all clients have together."""
+        return int(np.sum(self._samples))
+
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]

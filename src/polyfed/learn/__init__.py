@@ -10,6 +10,7 @@ from polyfed.learn.evaluate import (
     predict,
     score,
 )
+from polyfed.learn.filters import RowMean, filter_counts, largest_filters, layer_of, spread_rows, take_rows
 from polyfed.learn.flat import flat_gradient, flat_step
 from polyfed.learn.generation import (
     activation_loss,
@@ -66,6 +67,7 @@ __all__ = [
     "Metrics",
     "Peer",
     "Proximal",
+    "RowMean",
     "TableMax",
     "TableMean",
     "Training",
@@ -87,6 +89,7 @@ __all__ = [
     "entropy",
     "evaluating",
     "features_of",
+    "filter_counts",
     "flat_gradient",
     "flat_step",
     "freeze_norms",
@@ -95,6 +98,8 @@ __all__ = [
     "keeping_statistics",
     "kl",
     "knowledge_loss",
+    "largest_filters",
+    "layer_of",
     "load_metrics",
     "load_weights",
     "logits_of",
@@ -112,9 +117,11 @@ __all__ = [
     "robust_mean",
     "score",
     "soften",
+    "spread_rows",
     "supervised",
     "supervised_together",
     "take",
+    "take_rows",
     "weights_of",
     "worth_stacking",
 ]

@@ -12,6 +12,8 @@ from polyfed.methods.fedh2l import FedH2L
 from polyfed.methods.fedkem import FedKEM
 from polyfed.methods.fedkf import FedKF
 from polyfed.methods.fedmd import FedMD
+from polyfed.methods.fednova import FedNova
+from polyfed.methods.fedntd import FedNTD
 from polyfed.methods.fedproto import FedProto
 from polyfed.methods.fedprox import FedProx
 from polyfed.methods.fml import FML
@@ -20,12 +22,15 @@ from polyfed.methods.local import Local
 from polyfed.methods.moon import MOON
 from polyfed.methods.pooled import Pooled
 from polyfed.methods.qffl import QFFL
+from polyfed.methods.scaffold import Scaffold
+from polyfed.methods.spatl import SPATL
 
 __all__ = [
     "DSFL",
     "FML",
     "MOON",
     "QFFL",
+    "SPATL",
     "Aggregated",
     "Cronus",
     "FDMeta",
@@ -37,9 +42,12 @@ __all__ = [
     "FedKEM",
     "FedKF",
     "FedMD",
+    "FedNTD",
+    "FedNova",
     "FedProto",
     "FedProx",
     "KTpFL",
     "Local",
     "Pooled",
+    "Scaffold",
 ]

@@ -29,7 +29,7 @@ def zeros(model: nn.Module) -> Weights:
     """The control variate that everybody begins with: zero for every parameter."""
     return {
         name: torch.zeros(parameter.shape, dtype=parameter.dtype)
-        for name, parameter in model.named_parameters()
+        for name, parameter in model.named_parameters(remove_duplicate=False)  # a shared one has two names
     }
 
 
@@ -48,12 +48,15 @@ def update(
     before: Mapping[str, Tensor],
     after: Mapping[str, Tensor],
     steps: int,
+    *,
+    only: Mapping[str, Tensor] | None = None,
 ) -> Weights:
     """Make the client's control variate anew after its training, and give back by how much it changed.
 
     control: c, as the client was sent it; its names are those of what is corrected.
     before, after: w and w_i, the weights that the client began with and those it has trained.
     steps: how many it made, of plain SGD with the run's momentum. After none nothing changes.
+    only: of some layers the rows that change (see `learn.take_rows`); the server is told of no others, so they stay.
     """
     own = _own(me, control)
     if not steps:
@@ -62,6 +65,8 @@ def update(
     change = {
         name: (before[name].cpu() - after[name].cpu()) / way - tensor for name, tensor in control.items()
     }
+    if only:
+        change = learn.spread_rows(learn.take_rows(change, only), only, change)
     me.memory["control"] = {name: own[name] + change[name] for name in own}
     return change
 

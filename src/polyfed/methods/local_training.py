@@ -8,8 +8,21 @@ from collections.abc import Callable, Mapping, Sequence
 from torch import Tensor
 
 from polyfed import learn
+from polyfed.errors import MethodError
 from polyfed.federation import Client
-from polyfed.learn import LocalLoss
+from polyfed.learn import LocalLoss, Training
+
+
+def check_steps(training: Training, method: str) -> None:
+    """Refuse settings with which nobody can tell from a client's steps which gradients it followed.
+
+    For methods that divide a client's way by its steps (see `learn.effective_steps`).
+    """
+    reason = f"{method} divides a client's way by its steps, which can be told for plain SGD alone"
+    if training.optimiser != "sgd":
+        raise MethodError(f"{reason}: set training.optimiser=sgd, not {training.optimiser}")
+    if training.keep_optimiser:
+        raise MethodError(f"{reason}, begun anew in every round: set training.keep_optimiser=false")
 
 
 def train(

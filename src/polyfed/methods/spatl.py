@@ -1,0 +1,158 @@
+"""SPATL (Yu et al., "SPATL: Salient Parameter Aggregation and Transfer Learning for Heterogeneous Clients", SC 2022).
+
+Clients share an encoder, each has a predictor of its own, and only the encoder's salient filters go to the server:
+
+    server:  w ← initial encoder;  c ← 0, and c_i ← 0 for every client
+    each round t:
+        S ← cohort
+        train:   each client i in S:   w_i, its own head ← SGD(w, D_i), the encoder along  g + c − c_i
+                 I_i ← of each layer the share `keep` of the filters, those of w_i with the largest L2 norm
+                 c_i⁺ ← c_i − c + (w − w_i) / (a η) in I_i, elsewhere c_i    (sent: w_i and c_i⁺ − c_i in I_i, and I_i)
+        server:  filter by filter:  w ← Σ n_i w_i / Σ n_i over those who sent it; one that nobody sent stays
+                 c ← the mean of all c_i
+
+The encoder is a model's body, the predictor its head. A filter is one output of a convolution or linear layer of the
+body, with its bias. All else of the body (BatchNorm layers and their statistics) is small and travels whole. The
+encoder goes down whole. See `control_variates` for a; `gradient_control: false` leaves c out.
+
+Simplified: in the paper an agent, trained by reinforcement on a graph of the model, chooses for each layer how many
+filters are salient; here `keep` is the same for all layers and clients. In the authors' code the filters that are not
+chosen are averaged in as zeros, and the first convolution of a ResNet stays with the client; here it is as the paper
+says.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from polyfed import learn
+from polyfed.errors import MethodError
+from polyfed.federation import (
+    Client,
+    Declared,
+    Facts,
+    FederationFacts,
+    Fields,
+    Fleet,
+    Kind,
+    LikeWeights,
+    Method,
+    MethodSettings,
+    Need,
+    RowNumbers,
+    Server,
+    Weights,
+    client_step,
+    register,
+)
+from polyfed.methods import control_variates, local_training
+from polyfed.models import Network
+
+ENCODER = "body."
+
+
+class SPATLSettings(MethodSettings):
+    keep: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """The share of each layer's filters that a client sends; typically 0.3 to 0.8. With 1 all of them travel."""
+    gradient_control: bool = True
+    """Whether the encoder's gradients are corrected by control variates, as in SCAFFOLD."""
+    weighting: Literal["samples", "uniform"] = "samples"
+    """Whether a client counts by its number of samples, or all count the same."""
+
+
+@register
+class SPATL(Method):
+    """A shared encoder of which only salient filters travel up, and a head for every client."""
+
+    name = "spatl"
+    summary = "a shared encoder, its largest filters averaged; each client has its own head (Yu et al. 2022)"
+    stages = ("trained",)
+    tells: ClassVar = {"control": Kind.GRADIENTS}
+    Settings = SPATLSettings
+    settings: SPATLSettings
+
+    @property
+    def sends(self) -> Declared:  # type: ignore[override]
+        declared: dict[str, Any] = {
+            "weights": LikeWeights("weights", rows="rows"),
+            "rows": RowNumbers("filters", of="weights"),
+        }
+        if self.settings.gradient_control:
+            declared["change"] = LikeWeights("control", rows="rows", kind=Kind.GRADIENTS)
+        return declared
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({Need.COMMON_ARCHITECTURE})
+
+    @property
+    def keeps(self) -> frozenset[str]:
+        return frozenset({"memory"})
+
+    @property
+    def personal(self) -> bool:
+        return True
+
+    def check(self, federation: FederationFacts) -> None:
+        if self.settings.gradient_control:
+            local_training.check_steps(self.training, "spatl with method.gradient_control")
+
+    @client_step(sends=("weights", "rows", "change"))
+    def train(
+        self, me: Client, weights: Weights, filters: dict[str, int], control: Weights | None = None
+    ) -> Fields:
+        learn.load_weights(me.model, weights, partly=True)
+        self.personalise(me, me.model)
+        steps = local_training.train(me, correction=self.correction(me, control) if control else None)
+        me.measure("trained", whole=False)
+        own = learn.weights_of(me.model)
+        me.memory["head"] = {name: own.pop(name) for name in [*own] if not name.startswith(ENCODER)}
+        rows = learn.largest_filters(own, filters)
+        reply = {"weights": learn.take_rows(own, rows), "rows": rows}
+        if control:
+            change = control_variates.update(me, control, weights, own, steps, only=rows)
+            reply["change"] = learn.take_rows(change, rows)
+        return reply
+
+    def correction(self, me: Client, control: Weights) -> Weights:
+        """The head is the client's own: nothing corrects it."""
+        head = {name: torch.zeros_like(tensor) for name, tensor in me.model.named_parameters()}
+        return head | control_variates.correction(me, control)
+
+    def personalise(self, me: Client, model: nn.Module) -> None:
+        learn.load_weights(model, me.memory.get("head", {}), partly=True)
+
+    def prepare(self, fleet: Fleet, server: Server) -> None:
+        [architecture] = server.roster.architectures
+        model = server.build(architecture)
+        if not isinstance(model, Network):
+            raise MethodError(f"spatl needs models with a body and a head: make '{architecture}' a Network")
+        counts = learn.filter_counts(model, self.settings.keep) if self.settings.keep < 1 else {}
+        control = control_variates.zeros(model) if self.settings.gradient_control else {}
+        server.memory["filters"] = {name: counts[name] for name in counts if name.startswith(ENCODER)}
+        server.memory["control"] = {name: control[name] for name in control if name.startswith(ENCODER)}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        [model] = server.shared_weights().values()
+        encoder = {name: model[name] for name in model if name.startswith(ENCODER)}
+        control: Weights = server.memory["control"]
+        told = {"filters": server.memory["filters"], **({"control": control} if control else {})}
+        by_samples = self.settings.weighting == "samples"
+        mean, change = learn.RowMean(encoder), learn.WeightedMean()
+        for reply in fleet.stream(self.train, fleet.sample(), weights=encoder, **told):
+            share = reply.client.samples if by_samples else 1
+            mean.add(reply["weights"], reply["rows"], share)
+            if control:
+                change.add(learn.spread_rows(reply["change"], reply["rows"], control), share)
+        if mean.total:
+            model |= mean.result()
+            part = mean.total / (server.roster.total_samples if by_samples else len(server.roster))
+            if control:
+                server.memory["control"] = control_variates.fold(control, change.result(), part)
+
+    def serves(self, server: Server, client: Facts) -> Weights | None:
+        return server.shared_weights()[client.architecture]
