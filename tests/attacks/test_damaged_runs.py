@@ -82,7 +82,8 @@ DAMAGES: dict[str, Damage] = {
 
 def of(record: RunRecord) -> Any:
     """All that a record can be asked for."""
-    return (record.config, record.summary, record.evaluations, record.failure_lines, record.ledger)
+    found = (record.config, record.summary, record.evaluations, record.failure_lines, record.ledger)
+    return (*found, record.assignment)
 
 
 def compared(path: Path) -> Any:
@@ -228,6 +229,7 @@ WHERE = {
     "ledger.jsonl": "compare",
     "config.yaml": "compare",
     "data.json": "predict",
+    "assignment.json": "compare",
     "models/clients.json": "load_model",
     "models/south.safetensors": "predict",
 }

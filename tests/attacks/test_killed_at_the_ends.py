@@ -64,9 +64,9 @@ def everything(path: Path) -> dict[str, Any]:
     """All that a run leaves, but for times."""
     summary = {key: value for key, value in RunRecord(path).summary.items() if key != "seconds"}
     files = sorted(str(file.relative_to(path)) for file in path.rglob("*"))
-    config, data = ((path / name).read_bytes() for name in ("config.yaml", "data.json"))
+    fixed = [(path / name).read_bytes() for name in ("config.yaml", "data.json", "assignment.json")]
     clients = (path / "models" / "clients.json").read_bytes()
-    return {**result_of(path), "summary": summary, "files": files, "all": (config, data, clients)}
+    return {**result_of(path), "summary": summary, "files": files, "all": (*fixed, clients)}
 
 
 @pytest.fixture(scope="module")

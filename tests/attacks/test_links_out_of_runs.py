@@ -31,6 +31,7 @@ NAMES = (
     "states.jsonl",
     "config.yaml",
     "data.json",
+    "assignment.json",
     "manifest.json",
     "manifest.json.tmp",
     "summary.json",

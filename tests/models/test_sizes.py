@@ -16,7 +16,16 @@ def test_size_of_a_small_mlp() -> None:
     # the 64 hidden units (result of ReLU and input of the head), 4 bytes each.
     parameters = 6 * 64 + 64 + 64 * 3 + 3
     memory = 4 * (2 * parameters + 5 * (6 + 64))
-    assert size("mlp-small", (6,), 3, batch=5) == Size(parameters, 6 * 64 + 64 * 3, memory)
+    expected = Size(parameters, 6 * 64 + 64 * 3, memory, weights_bytes=4 * parameters)
+    assert size("mlp-small", (6,), 3, batch=5) == expected
+
+
+def test_weights_are_parameters_and_buffers_as_they_travel() -> None:
+    # 4 weights and 2 biases; of the norm scale, shift, mean and variance of 2 channels, and a count of 8 bytes.
+    net = nn.Sequential(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2))
+    assert size(net, (2, 4, 4)).weights_bytes == 4 * (4 + 2 + 4 * 2) + 8
+    made = build("resnet20", (3, 32, 32), 10)
+    assert size("resnet20", (3, 32, 32)).weights_bytes == sum(t.nbytes for t in made.state_dict().values())
 
 
 def test_macs_of_a_small_convolutional_net() -> None:

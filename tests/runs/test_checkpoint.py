@@ -68,6 +68,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any]]] = {
     "an edited config": (lambda path: path / "config.yaml", edit_config),
     "an edited description of the data": (lambda path: path / "data.json", flip),
     "a missing description of the data": (lambda path: path / "data.json", Path.unlink),
+    "an edited assignment": (lambda path: path / "assignment.json", flip),
+    "a missing assignment": (lambda path: path / "assignment.json", Path.unlink),
 }
 
 

@@ -51,6 +51,7 @@ def everything(path: Path) -> dict[str, Any]:
         "files": sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.suffix != ".tmp"),
         "config": (path / "config.yaml").read_text(),
         "data": (path / "data.json").read_text(),
+        "assignment": (path / "assignment.json").read_text(),
     }
 
 

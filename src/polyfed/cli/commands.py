@@ -38,6 +38,16 @@ EngineName = Annotated[
     str, typer.Option(help="How steps reach clients: inline, pool, or auto. The result is the same.")
 ]
 
+Target = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(metavar="SHARE", help="Show what this accuracy costs, such as 0.6: rounds and bytes."),
+]
+AccuracyOf = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--of", metavar="WHOSE", help="Whose accuracy reaches the target: own, all (the default) or server."
+    ),
+]
 NoFigure = Annotated[bool, typer.Option("--no-figure", help="Draw nothing.")]
 
 
@@ -75,6 +85,19 @@ def resume(
     from polyfed.cli import running
 
     running.resume(directory, rounds, workers, engine, figure=not no_figure)
+
+
+@app.command()
+def show(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
+    clients: Annotated[
+        bool, typer.Option("--clients", help="Also list the clients one by one (the first 50).")
+    ] = False,
+) -> None:
+    """Show who trains which model and why, and the result."""
+    from polyfed.cli import running
+
+    running.show(directory, clients=clients)
 
 
 @app.command()
@@ -133,11 +156,20 @@ def compare(
         typer.Option("--figure", "-o", help="The picture to write; compare.png by default."),
     ] = None,
     no_figure: NoFigure = False,
+    target: Target = None,
+    of: AccuracyOf = None,
 ) -> None:
-    """Compare runs in one table, and draw their accuracy over rounds."""
+    """Compare runs in one table, and draw their accuracy over rounds.
+
+    With --target also rounds and bytes to that accuracy, beside what FedKEM's Eq. 6 predicts, and accuracy over
+    megabytes in the picture. Runs that differ in their seeds alone are then one row.
+
+    \b
+    polyfed compare --target 0.6 polyfed-runs/fedavg polyfed-runs/dsfl
+    """
     from polyfed.cli import running
 
-    running.compare(directories, figure, figure=not no_figure)
+    running.compare(directories, figure, figure=not no_figure, target=target, of=of)
 
 
 @app.command()
@@ -160,6 +192,8 @@ def sweep(
         typer.Option(help="The sweep's folder; polyfed-runs/NAME-sweep by default."),
     ] = None,
     workers: Workers = None,
+    target: Target = None,
+    of: AccuracyOf = None,
 ) -> None:
     """Run every combination of some values and compare them.
 
@@ -173,7 +207,7 @@ def sweep(
     """
     from polyfed.cli import experimenting
 
-    experimenting.sweep(file, set_ or (), seeds, out, workers)
+    experimenting.sweep(file, set_ or (), seeds, out, workers, target=target, of=of)
 
 
 @app.command()

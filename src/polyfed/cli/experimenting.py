@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from polyfed.cli.progress import follow_grid
+from polyfed.cli.running import read_cost, show_cost
 from polyfed.cli.screen import console, print_any, say
 from polyfed.experiments import SweepResult, papers, plan_sweep, read_sets
 from polyfed.experiments.reproduce import (
@@ -21,8 +22,18 @@ from polyfed.experiments.reproduce import (
 )
 
 
-def sweep(file: Path, sets: Sequence[str], seeds: int, out: Path | None, workers: int | None) -> None:
+def sweep(
+    file: Path,
+    sets: Sequence[str],
+    seeds: int,
+    out: Path | None,
+    workers: int | None,
+    *,
+    target: str | None = None,
+    of: str | None = None,
+) -> None:
     """Do what is left of a sweep, then show and write what came out."""
+    cost = read_cost(target, of)
     ready = plan_sweep(file, read_sets(sets), seeds, out)
     ready.begin()
     try:
@@ -33,6 +44,8 @@ def sweep(file: Path, sets: Sequence[str], seeds: int, out: Path | None, workers
         raise typer.Exit(130) from None
     result = ready.result(failures)
     _show_sweep(result)
+    if cost is not None:
+        show_cost(result.runs, cost)
     for line in result.failed_clients():
         say(line)
     say(f"wrote {', '.join(map(str, ready.write(result)))}")

@@ -1,18 +1,30 @@
-"""One run, or a few beside each other: `run`, `resume`, `compare`."""
+"""One run, or a few beside each other: `run`, `resume`, `show`, `compare`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import typer
 
 from polyfed.cli.progress import follow
 from polyfed.cli.screen import console, print_any, say
 from polyfed.errors import ConfigError, UserError, describe
+from polyfed.report.assignments import assignment_table, clients_table
+from polyfed.report.communication import (
+    Whose,
+    courses,
+    read_target,
+    read_whose,
+    seldom_evaluated,
+    target_table,
+    whole_table,
+)
 from polyfed.report.comparison import Comparison, compare_runs
 from polyfed.report.tables import confusion_table, result_table
 from polyfed.runs import api
+from polyfed.runs.communication import by_setup
 from polyfed.runs.folders import unused_folder
 from polyfed.runs.history import RunRecord, local_run_for, siblings
 from polyfed.runs.rounds import Run
@@ -37,6 +49,7 @@ def run(
     ready = api.prepare(
         file, overrides=overrides, out=out, workers=workers, engine=engine, overwrite=overwrite
     )
+    console.print(assignment_table(ready.federation.assignment))
     go(ready)
     _show(ready.path, figure=figure)
 
@@ -51,8 +64,32 @@ def resume(directory: Path, rounds: int | None, workers: int | None, engine: str
     _show(directory, figure=figure)
 
 
-def compare(directories: Sequence[Path], wanted: Path | None, *, figure: bool) -> None:
-    """Several runs in one table and one figure."""
+def show(directory: Path, *, clients: bool) -> None:
+    """Who trains what in a run, and its result if it has one."""
+    record = RunRecord(directory)
+    if record.assignment is None:
+        say(f"{directory} was begun by an older polyfed: it does not say who trains what and why")
+    else:
+        console.print(assignment_table(record.assignment))
+        if clients:
+            console.print(clients_table(record.assignment, record.client_names))
+    if record.finished:
+        _show_result(record)
+    else:
+        rounds = f"{record.manifest['round']} of {record.config['rounds']} rounds"
+        say(f"{directory} has done {rounds}: `polyfed resume {directory}` goes on")
+
+
+def compare(
+    directories: Sequence[Path],
+    wanted: Path | None,
+    *,
+    figure: bool,
+    target: str | None = None,
+    of: str | None = None,
+) -> None:
+    """Several runs in one table and one figure; with a target, also what it costs to reach it."""
+    cost = read_cost(target, of)
     if wanted is not None and figure:
         from polyfed.report.drawing import check_writable  # noqa: PLC0415
 
@@ -60,10 +97,40 @@ def compare(directories: Sequence[Path], wanted: Path | None, *, figure: bool) -
     comparison = compare_runs(directories)
     show_comparison(comparison)
     print_any(comparison.further_table())
+    if cost is not None:
+        show_cost(by_setup(comparison.runs), cost)
     if wanted is not None and figure:
-        say(f"wrote {_draw_compared(comparison, wanted)}")
+        say(f"wrote {_draw_compared(comparison, wanted, cost)}")
     elif figure:
-        draw_comparison(comparison, COMPARED)
+        draw_comparison(comparison, COMPARED, cost)
+
+
+class CostQuestion(NamedTuple):
+    """What is to be known of what accuracy costs: to which target, and whose accuracy (None: the default)."""
+
+    target: float
+    of: Whose | None
+
+
+def read_cost(target: str | None, of: str | None) -> CostQuestion | None:
+    """What --target and --of ask for; None without them."""
+    if target is None:
+        if of is not None:
+            raise ConfigError(f"--of {of}: give --target too, such as --target 0.6")
+        return None
+    return CostQuestion(read_target(target), None if of is None else read_whose(of))
+
+
+def show_cost(groups: Mapping[str, Sequence[RunRecord]], cost: CostQuestion) -> None:
+    """Rounds and bytes to a target, by setup."""
+    found = courses(groups, cost.of)
+    if any(each.points for each in found):
+        console.print(target_table(found, cost.target))
+        console.print(whole_table(found))
+    else:
+        say("there is no test data in these runs: nothing reaches a target")
+    for note in seldom_evaluated(found):
+        say(note)
 
 
 def go(ready: Run) -> None:
@@ -84,19 +151,14 @@ def show_comparison(comparison: Comparison) -> None:
         say(note)
 
 
-def draw_comparison(comparison: Comparison, path: Path) -> None:
+def draw_comparison(comparison: Comparison, path: Path, cost: CostQuestion | None = None) -> None:
     """Draw a comparison as a courtesy; beside a file of that name that is not ours, under another name."""
-    _as_a_courtesy(lambda: _draw_compared(comparison, _free(path)))
+    _as_a_courtesy(lambda: _draw_compared(comparison, _free(path), cost))
 
 
 def _show(path: Path, *, figure: bool) -> None:
     record = RunRecord(path)
-    local = local_run_for(record, siblings(path))
-    known = local if local is not None and local.path.resolve() != path.resolve() else None
-    console.print(result_table(record, known))
-    print_any(confusion_table(record))
-    for line in record.failure_lines:
-        say(line)
+    known = _show_result(record)
     if known is None and not record.is_local:
         beside = unused_folder(path.parent / "local")
         say(
@@ -105,6 +167,17 @@ def _show(path: Path, *, figure: bool) -> None:
     if figure:
         _as_a_courtesy(lambda: _draw_run(record))
     say(f"everything is in {path}")
+
+
+def _show_result(record: RunRecord) -> RunRecord | None:
+    """Print what came out of a run; give back the local run beside it that it was compared with, if there is one."""
+    local = local_run_for(record, siblings(record.path))
+    known = local if local is not None and local.path.resolve() != record.path.resolve() else None
+    console.print(result_table(record, known))
+    print_any(confusion_table(record))
+    for line in record.failure_lines:
+        say(line)
+    return known
 
 
 def _as_a_courtesy(draw: Callable[[], Path | None]) -> None:
@@ -126,11 +199,15 @@ def _draw_run(record: RunRecord) -> Path | None:
     return None if path.exists() and not drawn_by_polyfed(path) else run_figure(record, path)
 
 
-def _draw_compared(comparison: Comparison, path: Path) -> Path:
+def _draw_compared(comparison: Comparison, path: Path, cost: CostQuestion | None) -> Path:
+    from polyfed.report.communication_figure import communication_figure  # noqa: PLC0415
     from polyfed.report.curves import accuracy_curves  # noqa: PLC0415
 
     if not comparison.measured:
         raise ConfigError("there is no test data in these runs: nothing to draw")
+    if cost is not None:
+        found = courses(by_setup(comparison.runs), cost.of or "all")
+        return communication_figure(found, cost.target, path)
     return accuracy_curves({name: [record] for name, record in comparison.runs.items()}, path)
 
 

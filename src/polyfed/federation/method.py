@@ -225,6 +225,16 @@ class Method(StepOwner):
         """One round, top to bottom, on the server's side."""
         raise NotImplementedError(f"{type(self).__name__} has no round")
 
+    def exchanged(self, client: Facts, server: str | None) -> str | None:
+        """The model whose weights a client is sent and sends back in a round, by its name; None if others travel.
+
+        From it the cost of a run is predicted (FedKEM, Eq. 6). A client that keeps a model of its own and sends weights
+        exchanges the server's model (`server`: its name), where there is one; others exchange their own.
+        """
+        if not {Kind.WEIGHTS, Kind.GRADIENTS} & set(self.kinds_up().values()) or Need.ALL_DATA in self.needs:
+            return None
+        return server if server is not None and "model" in self.keeps else client.architecture
+
     def serves(self, server: Server, client: Facts) -> Weights | None:
         """The weights that this client would use now, or None where it uses its own model."""
         return None

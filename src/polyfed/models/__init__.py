@@ -31,7 +31,7 @@ from polyfed.models.network import Network, memory_format
 from polyfed.models.outside import is_outside
 from polyfed.models.probe import in_mode, materialise, output_count
 from polyfed.models.registry import build, is_known, maker_of, names, own_maker, register, seeded
-from polyfed.models.sizes import ListedModel, listed, size, table
+from polyfed.models.sizes import ListedModel, Size, listed, size, table
 
 __all__ = [
     "Budget",
@@ -41,6 +41,7 @@ __all__ = [
     "Network",
     "Norm",
     "Shape",
+    "Size",
     "assign_models",
     "build",
     "build_generator",

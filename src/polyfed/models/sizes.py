@@ -32,11 +32,13 @@ class Size:
     parameters: trainable or not.
     macs: multiply-accumulates of one forward pass of one input.
     memory_bytes: what one training step holds (see `size`).
+    weights_bytes: parameters and buffers, as they travel where weights are sent.
     """
 
     parameters: int
     macs: int
     memory_bytes: int
+    weights_bytes: int
 
 
 class ListedModel(NamedTuple):
@@ -169,6 +171,7 @@ def _measure(model: nn.Module, shape: Shape, batch: int) -> Size:
         parameters=sum(p.numel() for p in parameters),
         macs=sum(macs) // rows,
         memory_bytes=fixed + sum(storage.nbytes() for storage in kept.values()) * batch // rows,
+        weights_bytes=_bytes(model.state_dict().values()),
     )
 
 

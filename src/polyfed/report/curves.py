@@ -55,7 +55,7 @@ def accuracy_curves(
         raise ValueError("no run has an evaluation to draw")
     shown = _worth_a_colour({label: runs for label, runs in variants.items() if runs})
     figure = Figure(
-        figsize=(0.4 + 4.1 * len(panels) + _legend_width([*shown, legend or ""]), 3.7), layout="constrained"
+        figsize=(0.4 + 4.1 * len(panels) + legend_width([*shown, legend or ""]), 3.7), layout="constrained"
     )
     FigureCanvasAgg(figure)
     figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)  # type: ignore[union-attr, call-arg]
@@ -64,7 +64,7 @@ def accuracy_curves(
         _draw_panel(axes, lines, shown)
         axes.set_title(PANELS[part], fontsize=9.5, color=INK, loc="left")
     all_axes[0].set_ylabel("accuracy in %", fontsize=9, color=INK)
-    _add_legend(figure, all_axes, len(variants) - len(shown), legend)
+    add_legend(figure, all_axes, len(variants) - len(shown), legend)
     return save(figure, Path(path))
 
 
@@ -120,12 +120,12 @@ def _draw_panel(axes: Axes, lines: Mapping[str, _Line], shown: Sequence[str]) ->
     over_rounds(axes)
 
 
-def _legend_width(texts: Sequence[str]) -> float:
+def legend_width(texts: Sequence[str]) -> float:
     """Inches."""
     return 0.7 + 0.075 * max(len(line) for text in texts for line in text.split("\n"))
 
 
-def _add_legend(figure: Figure, panels: Iterable[Axes], others: int, title: str | None) -> None:
+def add_legend(figure: Figure, panels: Iterable[Axes], others: int, title: str | None) -> None:
     """Beside the panels, the line that ends highest (in the last panel in which it is) first."""
     marks: dict[str, Line2D] = {}
     for axes in panels:

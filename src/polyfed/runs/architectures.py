@@ -9,12 +9,16 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from polyfed import learn, models
 from polyfed.engines import keep_freed_memory
 from polyfed.errors import ConfigError, ModelError
 from polyfed.federation.method import Method, Need
+from polyfed.federation.roster import Facts
+from polyfed.models import Budget
+from polyfed.runs.assignment import MOST, Assignment, Group, Limits, ModelSize, limits_in_words
 from polyfed.runs.config import Models, OwnModel, RunConfig
 from polyfed.runs.federated_data import FederatedData
 from polyfed.seeds import Seeds
@@ -22,6 +26,10 @@ from polyfed.seeds import Seeds
 ModelMaker: TypeAlias = Callable[[], nn.Module] | nn.Module
 
 logger = logging.getLogger(__name__)
+
+RULES = {"round-robin": "in turn", "random": "drawn at random"}
+ONLY = "the only model"
+NAMED = "named in models.clients"
 
 
 class Architectures:
@@ -75,6 +83,8 @@ class Architectures:
             own={name: self.build(name) for name in self.dealt if self.is_own(name)},
         )
         by_name = _by_name(wanted.clients, clients)
+        self.named = frozenset(by_name)
+        """The clients whose architecture the config names one by one."""
         names = self.dealt + [name for name in dict.fromkeys(by_name.values()) if name not in self.dealt]
         for index, name in by_name.items():
             which[index] = names.index(name)
@@ -166,6 +176,13 @@ class Architectures:
             self._features[architecture] = models.feature_count(self.build(architecture), self.shape)
         return self._features[architecture]
 
+    def size(self, architecture: str) -> models.Size:
+        """How big the models of this architecture are; memory is that of a step with the run's batch."""
+        wanted = self.config.models
+        model = self.build(architecture) if self.is_own(architecture) else architecture
+        batch = self.config.training.batch
+        return models.size(model, self.shape, self.outputs, wanted.norm, batch, wanted.features)
+
     def stackable(self) -> frozenset[str]:
         """The architectures whose clients can be trained stacked."""
         return frozenset(
@@ -225,3 +242,61 @@ def _by_name(wanted: Mapping[str, str], clients: Sequence[str]) -> dict[int, str
             )
         chosen.update(dict.fromkeys(span, name))
     return chosen
+
+
+def assignment_of(architectures: Architectures, method: Method) -> Assignment:
+    """Who trains what in a federation that is set up."""
+    config = architectures.config
+    limits = [section.budget() for section in config.models.budgets]
+    group_of, firsts, counts = _grouped(architectures, limits)
+    groups = []
+    for first, clients in zip(firsts.tolist(), counts.tolist(), strict=True):
+        model = architectures.names[architectures.which[first]]
+        budget = limits[first % len(limits)] if limits else None
+        facts = Facts(index=first, name="", samples=0, architecture=model)
+        groups.append(
+            Group(
+                model=model,
+                clients=clients,
+                why=NAMED if first in architectures.named else _reason(architectures, budget),
+                budget=None if budget is None else Limits(**_within_reason(budget)),
+                exchanged=method.exchanged(facts, config.models.server),
+            )
+        )
+    used = [*architectures.names, *(group.exchanged for group in groups if group.exchanged)]
+    used += [config.models.server] if config.models.server else []
+    sizes = {name: ModelSize(**vars(architectures.size(name))) for name in dict.fromkeys(used)}
+    return Assignment(
+        batch=config.training.batch,
+        models=sizes,
+        groups=groups,
+        clients=group_of.tolist() if len(groups) > 1 else [],
+    )
+
+
+def _grouped(
+    architectures: Architectures, limits: Sequence[Budget]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """For each client its group; for each group its first client and how many there are. The first client's is 0."""
+    which = architectures.which
+    kinds = max(len(limits), 1)
+    alike = np.array([limits.index(limit) for limit in limits] or [0])
+    named = np.zeros(len(which), dtype=np.int64)
+    named[sorted(architectures.named)] = 1
+    marks = (which * kinds + alike[np.arange(len(which)) % kinds]) * 2 + named
+    _, firsts, groups, counts = np.unique(marks, return_index=True, return_inverse=True, return_counts=True)
+    order = firsts.argsort()
+    return order.argsort()[groups], firsts[order], counts[order]
+
+
+def _within_reason(budget: Budget) -> dict[str, int | None]:
+    return {key: limit if limit is None else min(limit, MOST) for key, limit in vars(budget).items()}
+
+
+def _reason(architectures: Architectures, budget: Budget | None) -> str:
+    rule, offered = architectures.config.models.assign, len(architectures.dealt)
+    if offered == 1:
+        return ONLY
+    if rule != "budget" or budget is None:
+        return RULES[rule]
+    return f"largest of {offered} that fits {limits_in_words(vars(budget)) or 'any budget'}"

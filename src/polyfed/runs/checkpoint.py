@@ -1,7 +1,7 @@
 """A run directory: what is in it, and how it stays whole whatever happens.
 
     config.yaml       the resolved config                       manifest.json   its rename is the commit
-    data.json         clients, classes, columns, normalisation
+    data.json         clients, classes, columns, normalisation  assignment.json  who trains what, and why
     history.jsonl     one line per evaluation, failures         ledger.jsonl    bytes, one line per round
     states/           clients', server's and shelf's states     states.jsonl    which file is whose
     models/           every final model, plain safetensors      summary.json    the result
@@ -36,6 +36,7 @@ from polyfed.errors import CheckpointError, ConfigError, MessageError, RunError
 from polyfed.federation import shelf
 from polyfed.federation.message import decode, encode
 from polyfed.runs.manifest import (
+    ASSIGNMENT,
     CLIENTS,
     CONFIG,
     DESCRIPTION,
@@ -61,6 +62,9 @@ from polyfed.runs.remains import (
     remove_all,
     was_killed_before_a_checkpoint,
 )
+
+FIXED = {"description": DESCRIPTION, "assignment": ASSIGNMENT}
+"""What is written before the first commit and does not change, by its key in the manifest."""
 
 
 class Log:
@@ -134,7 +138,7 @@ class RunDirectory:
             self.manifest: dict[str, Any] = {} if new else read_manifest(path)
             check_kinds(self.folder)
             self._config: str | None = None
-            self._description: str | None = self.manifest.get("description")
+            self._fixed: dict[str, str] = {key: self.manifest[key] for key in FIXED if key in self.manifest}
             for part in (self._states, self.models):
                 part.make()
             self.scratch = path / SCRATCH
@@ -169,12 +173,19 @@ class RunDirectory:
 
     def write_description(self, content: Mapping[str, Any]) -> None:
         """What the data are: all that is needed to apply a model of this run to others."""
+        self._write_fixed("description", content)
+
+    def write_assignment(self, content: Mapping[str, Any]) -> None:
+        """Who trains which model, and why."""
+        self._write_fixed("assignment", content)
+
+    def _write_fixed(self, key: str, content: Mapping[str, Any]) -> None:
         lines = [
-            f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in content.items()
+            f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in content.items()
         ]
         data = ("{" + ",\n ".join(lines) + "}\n").encode()
-        self.folder.write(DESCRIPTION, data)
-        self._description = digest(data)
+        self.folder.write(FIXED[key], data)
+        self._fixed[key] = digest(data)
 
     def set_rounds(self, rounds: int) -> None:
         """Let the run go on to so many rounds.
@@ -253,7 +264,7 @@ class RunDirectory:
             "torch": torch.__version__,
             "round": number,
             "config": self._config or digest(self.folder.read(CONFIG)),
-            **({"description": self._description} if self._description else {}),
+            **self._fixed,
             "server": [server_file, digest(data)],
             "history": self.history.mark(),
             "ledger": self.ledger.mark(),
@@ -276,8 +287,8 @@ class RunDirectory:
         """Go back to the last commit and give back the server's state."""
         manifest = self.manifest
         self._config = digest(self.files.config())
-        if "description" in manifest:  # not in runs of older versions
-            self.files.description()
+        for key in FIXED.keys() & manifest.keys():  # not in runs of older versions
+            getattr(self.files, key)()
         self.history.rewind(manifest["history"])
         self.ledger.rewind(manifest["ledger"])
         self.index.rewind(manifest["states"])

@@ -14,6 +14,7 @@ from polyfed.federation.method import Method
 from polyfed.federation.nodes import Server
 from polyfed.federation.roster import Roster
 from polyfed.models import Budget
+from polyfed.runs.assignment import Assignment
 from polyfed.runs.config import RunConfig
 from polyfed.seeds import Seeds
 
@@ -46,6 +47,10 @@ class Federation(Protocol):
     @property
     def description(self) -> Mapping[str, Any]:
         """What the data are, as plain values: clients' names, the word for each output, columns, normalisation."""
+
+    @property
+    def assignment(self) -> Assignment:
+        """Who trains which model, and why."""
 
     @property
     def sizes(self) -> Mapping[str, int]:

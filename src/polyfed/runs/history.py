@@ -10,6 +10,7 @@ from typing import Any
 
 from polyfed.errors import CheckpointError, UserError
 from polyfed.federation.ledger import Entry, entries
+from polyfed.runs.assignment import Assignment
 from polyfed.runs.failures import FailedStep, failed_steps, failure_lines
 from polyfed.runs.manifest import CONFIG, HISTORY, LEDGER, RunFiles, other_data, read_manifest
 from polyfed.yaml_files import read_yaml
@@ -26,7 +27,7 @@ class RunRecord:
 
     def verify(self) -> None:
         """Read all that a record can be asked for, so that damage is noticed now."""
-        _ = self.config, self.summary, self.client_names
+        _ = self.config, self.summary, self.client_names, self.assignment
         for name in (HISTORY, LEDGER):
             self._files.log(name)
 
@@ -76,6 +77,11 @@ class RunRecord:
     @cached_property
     def _description(self) -> Mapping[str, Any]:
         return self._files.description() if "description" in self.manifest else {}
+
+    @cached_property
+    def assignment(self) -> Assignment | None:
+        """Who trains which model and why; None of a run that an older polyfed began."""
+        return self._files.assignment() if "assignment" in self.manifest else None
 
     @property
     def history(self) -> Iterator[dict[str, Any]]:

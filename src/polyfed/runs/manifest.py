@@ -1,7 +1,7 @@
 """What a run's manifest says of its files, and reading each file against it, so that damage is noticed.
 
-A manifest is sealed by a digest of itself. It has the digests of `config.yaml`, of `data.json` and of the server's
-state, length and digest of the logs, and, once a run has concluded, the digests of `summary.json` and
+A manifest is sealed by a digest of itself. It has the digests of `config.yaml`, `data.json`, `assignment.json` and
+of the server's state, length and digest of the logs, and, once a run has concluded, the digests of `summary.json` and
 `models/clients.json`; the latter has those of the final models.
 """
 
@@ -16,12 +16,14 @@ from typing import Any
 
 from polyfed.disk import Folder, digest
 from polyfed.errors import CheckpointError
+from polyfed.runs.assignment import Assignment, read_assignment
 from polyfed.runs.summaries import is_summary
 
 FORMAT = 2
 MANIFEST = "manifest.json"
 CONFIG = "config.yaml"
 DESCRIPTION = "data.json"
+ASSIGNMENT = "assignment.json"
 SUMMARY = "summary.json"
 HISTORY = "history.jsonl"
 LEDGER = "ledger.jsonl"
@@ -75,6 +77,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 _MAY_BE_MISSING: dict[str, type | tuple[type, ...]] = {
     "next_config": str,
     "description": str,
+    "assignment": str,
     RESULT: (dict, type(None)),
 }
 
@@ -162,9 +165,26 @@ class RunFiles:
                 f"{self.path} was begun by an older polyfed, which kept no {DESCRIPTION}: its models cannot be applied"
                 " to new data; run it again"
             )
-        data = self._read(self.folder, DESCRIPTION)
-        remedy = "put it back as it was, or run it again"
-        return self._json(self.path / DESCRIPTION, data, self.manifest["description"], remedy)
+        return self._from_the_start(DESCRIPTION, "description")
+
+    def assignment(self) -> Assignment:
+        """What `assignment.json` says of who trains which model."""
+        if "assignment" not in self.manifest:
+            raise CheckpointError(
+                f"{self.path} was begun by an older polyfed, which kept no {ASSIGNMENT}: run it again to see who trains"
+                " what and why"
+            )
+        found = read_assignment(self._from_the_start(ASSIGNMENT, "assignment"))
+        if found is None:
+            raise CheckpointError(_edited(self.path / ASSIGNMENT, "run it again"))
+        return found
+
+    def _from_the_start(self, name: str, key: str) -> dict[str, Any]:
+        """A file that is written before the first commit and does not change."""
+        data = self._read(self.folder, name)
+        return self._json(
+            self.path / name, data, self.manifest[key], "put it back as it was, or run it again"
+        )
 
     def summary(self) -> dict[str, Any]:
         """The result of a finished run."""

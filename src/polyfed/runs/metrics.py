@@ -22,6 +22,9 @@ Summary = dict[str, Any]
 PARTS: tuple[Part, ...] = ("own", "whole", "others")
 SMALLER_IS_BETTER: frozenset[str] = frozenset({"calibration-error"})
 
+# What is in a line of the history itself; all else is in its summary.
+_OF_THE_LINE = ("stages", "server", "server_metrics", "bytes", "clients", "noted")
+
 ReportedRound = Literal["last", "chosen"]
 """Results are reported at the last round, and at the one chosen on validation."""
 REPORTED_ROUNDS: tuple[ReportedRound, ReportedRound] = ("last", "chosen")
@@ -177,3 +180,16 @@ def sent_per_client(summary: Mapping[str, Any]) -> float:
     """Bytes that a client sent in the whole run, on average, without framing."""
     sizes = summary["bytes"]["up"]
     return float(sum(size for kind, size in sizes.items() if kind != Kind.CONTROL) / summary["clients"])
+
+
+def look_up(line: Mapping[str, Any], measure: str) -> float | None:
+    """The number under a dotted path in a line of the history; a score [right, total] counts as its accuracy."""
+    parts = measure.split(".")
+    place: Any = line if parts[0] in _OF_THE_LINE else line.get("summary", {})
+    for part in parts:
+        if not isinstance(place, Mapping) or part not in place:
+            return None
+        place = place[part]
+    if isinstance(place, list):
+        return None if parts[-1] == CONFUSION else accuracy(place)
+    return float(place) if isinstance(place, int | float) else None

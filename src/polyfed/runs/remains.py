@@ -11,7 +11,17 @@ from pathlib import Path
 
 from polyfed.disk import LOCK, Folder
 from polyfed.errors import CheckpointError
-from polyfed.runs.manifest import CLIENTS, CONFIG, DESCRIPTION, HISTORY, LEDGER, MANIFEST, MODELS, SUMMARY
+from polyfed.runs.manifest import (
+    ASSIGNMENT,
+    CLIENTS,
+    CONFIG,
+    DESCRIPTION,
+    HISTORY,
+    LEDGER,
+    MANIFEST,
+    MODELS,
+    SUMMARY,
+)
 
 STATES = "states"
 INDEX = "states.jsonl"
@@ -21,7 +31,7 @@ FAILURES_LOG = "failures.log"
 
 LOGS = frozenset({HISTORY, LEDGER, INDEX})
 FOLDERS = frozenset({STATES, MODELS, SCRATCH})
-FILES_BEFORE_A_CHECKPOINT = LOGS | {LOCK, CONFIG, DESCRIPTION, f"{MANIFEST}.tmp"}
+FILES_BEFORE_A_CHECKPOINT = LOGS | {LOCK, CONFIG, DESCRIPTION, ASSIGNMENT, f"{MANIFEST}.tmp"}
 FILES = FILES_BEFORE_A_CHECKPOINT | {
     MANIFEST,
     SUMMARY,

@@ -146,10 +146,13 @@ class Run:
             self._go_back()
             if "description" not in self.directory.manifest:  # begun by an older version
                 self.directory.write_description(self.federation.description)
+            if "assignment" not in self.directory.manifest:
+                self.directory.write_assignment(self.federation.assignment.model_dump())
             self.directory.set_rounds(self.config.rounds)
         else:
             self.directory.write_config(self.config.as_file())
             self.directory.write_description(self.federation.description)
+            self.directory.write_assignment(self.federation.assignment.model_dump())
             self.engine.restore({})
             self._through_losses(self._commit)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from polyfed.errors import ConfigError, MethodError
 from polyfed.federation.method import Method, Need
 from polyfed.federation.nodes import Assistant, Client, Holdings, ScratchModels, Server
 from polyfed.federation.roster import FederationFacts, Roster
-from polyfed.runs.architectures import Architectures, ModelMaker
+from polyfed.runs.architectures import Architectures, ModelMaker, assignment_of
+from polyfed.runs.assignment import Assignment
 from polyfed.runs.client_names import client_names
 from polyfed.runs.config import RunConfig, pick_device
 from polyfed.runs.evaluation import ClientObserver
@@ -166,6 +168,10 @@ class Simulation:
             "outputs": classes + others,
             **InputForm.of(self.dataset, wanted.image).as_json(),
         }
+
+    @cached_property
+    def assignment(self) -> Assignment:
+        return assignment_of(self.models, self.method)
 
     @property
     def sizes(self) -> dict[str, int]:

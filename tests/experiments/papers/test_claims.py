@@ -20,7 +20,7 @@ from polyfed.experiments.papers.claims import (
     tally,
     what_of,
 )
-from polyfed.experiments.papers.numbers import Number
+from polyfed.experiments.papers.numbers import Bounded, Number
 from polyfed.experiments.papers.paper import Claim
 from polyfed.experiments.papers.terms import columns_judged
 
@@ -259,3 +259,58 @@ def test_all_claims_of_a_table_are_judged_on_the_last_and_the_chosen_round(fake:
         (None, "not shown", "not judged", None),
     ]
     assert tally(each.last for each in judged) == {"shown": 2, "not shown": 1}
+
+
+def more_than(*values: float) -> dict[int, float]:
+    """Runs that did not reach a target in so many rounds."""
+    return {seed: Bounded(value, low=value) for seed, value in enumerate(values)}
+
+
+def test_that_one_takes_fewer_rounds_is_shown_against_runs_that_never_get_there() -> None:
+    # slow − fast is above 20 − 5, 20 − 7, 20 − 9: these ends are tested as numbers would be.
+    found = verdict({"slow": more_than(20, 20, 20), "fast": seeds(5, 7, 9)}, order=["slow", "fast"])
+    ends = verdict({"slow": seeds(20, 20, 20), "fast": seeds(5, 7, 9)}, order=["slow", "fast"])
+    assert found.comparison is not None
+    assert ends.comparison is not None
+    assert (found.mark, found.comparison.p, found.comparison.bound) == ("shown", ends.comparison.p, ">")
+    assert found.comparison.p_opposite == 1.0  # however much more it is
+    assert found.comparison.held == 3
+    ratio = verdict(
+        {"slow": more_than(20, 20, 20), "fast": seeds(5, 5, 5)}, ratio=["slow", "fast"], at_least=3
+    )
+    assert ratio.mark == "shown"
+
+
+def test_a_run_that_never_gets_there_is_never_shown_to_take_fewer() -> None:
+    numbers = {"first": more_than(20, 20, 20), "second": seeds(25, 26, 24)}
+    # second − first is below 5, 6, 4, and may be anything below.
+    found = verdict(numbers, order=["second", "first"])
+    assert found.comparison is not None
+    assert (found.mark, found.comparison.held, found.comparison.bound) == ("not shown", 0, "<")
+    # Even as a single number: more than 20 is not below 30, and not contradicted either.
+    assert verdict({"first": more_than(20, 20, 20)}, value="first", at_most=30).mark == "not shown"
+    assert verdict({"first": more_than(20, 20, 20)}, value="first", at_most=10).mark == "contradicted"
+    at_most = verdict(numbers, ratio=["first", "second"], at_most=2.0)
+    assert at_most.mark == "not shown"
+
+
+def test_it_is_contradicted_where_the_other_got_there_earlier_than_it_gave_up() -> None:
+    found = verdict({"first": more_than(20, 20, 20), "second": seeds(5, 6, 4)}, order=["second", "first"])
+    assert found.mark == "contradicted"
+
+
+def test_of_two_that_never_get_there_nothing_is_known() -> None:
+    numbers = {"a": more_than(20, 20, 20), "b": more_than(9, 9, 9)}
+    for order in (["a", "b"], ["b", "a"]):
+        found = verdict(numbers, order=order)
+        assert found.comparison is not None
+        assert (found.mark, found.comparison.bound) == ("not shown", "?")
+    assert verdict(numbers, near=["a", "b"], within=100).mark == "not shown"
+
+
+def test_one_seed_that_never_gets_there_counts_with_what_it_had() -> None:
+    slow = {**seeds(20, 21), **{2: Bounded(25, low=25)}}
+    found = verdict({"slow": slow, "fast": seeds(5, 5, 5)}, order=["slow", "fast"])
+    assert found.comparison is not None
+    assert found.mark == "shown"
+    assert found.comparison.mean == pytest.approx((15 + 16 + 20) / 3)

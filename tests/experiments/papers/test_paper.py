@@ -182,6 +182,12 @@ MISTAKES: dict[str, tuple[str, Any, str]] = {
         "figures.main",
     ),
     "no scale": ("scales", {}, "scales:"),
+    "rounds in per cent": (
+        "tables.main.rows.0.measure",
+        "rounds_to.0.6.whole.mean",
+        "rounds_to.0.6.whole.mean is no number in percent: set unit: count",
+    ),
+    "a target above all": ("tables.main.rows.0.measure", "rounds_to.60.whole.mean", "measure"),
 }
 
 

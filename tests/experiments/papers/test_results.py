@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -9,13 +10,12 @@ from tests.experiments.conftest import Write
 
 from polyfed.experiments import papers
 from polyfed.experiments.papers import Paper
-from polyfed.experiments.papers.numbers import values_of
+from polyfed.experiments.papers.numbers import Bounded, values_of
 from polyfed.experiments.papers.paper import PaperTable
 from polyfed.experiments.papers.results import (
     Evaluations,
     RunKey,
     count_parameters,
-    look_up,
     mean_along,
     mean_curve,
     read_cell,
@@ -24,6 +24,7 @@ from polyfed.experiments.papers.results import (
     sent_in,
 )
 from polyfed.experiments.papers.terms import runs_for
+from polyfed.runs.metrics import look_up
 
 
 def line(number: int, whole: float, validation: float | None = None, **more: Any) -> dict[str, Any]:
@@ -246,3 +247,17 @@ def test_curves_of_a_row_are_by_seed_and_their_mean_is_over_common_rounds(fake: 
     assert spread == pytest.approx(50**0.5)  # √((5² + 5²) / 1)
     assert mean_curve([{1: 2.0, 2: 3.0}, {2: 3.0}]) == {2: (3.0, 0.0)}
     assert mean_curve([]) == {}
+
+
+def test_rounds_and_bytes_to_a_target_are_of_a_whole_run() -> None:
+    lines = [START, line(2, 0.5, 0.6), line(4, 0.7, 0.9), line(6, 0.65, 0.8)]
+    run = Evaluations(lines)
+    assert run.value("rounds_to.0.6.whole.mean", "last") == 4
+    assert run.value("bytes_to.0.6.whole.mean", "last") == 100 * 4 + 7
+    assert run.value("rounds_to.0.6.whole.mean", "chosen") is None
+    assert run.value("rounds_to.0.6.server.global", "last") is None
+    never = run.value("rounds_to.0.8.whole.mean", "last")
+    assert isinstance(never, Bounded)
+    assert [float(never), never.low, never.high] == [6, 6, math.inf]
+    assert isinstance(run.value("bytes_to.1.whole.mean", "last"), Bounded)
+    assert not isinstance(run.value("bytes_to.0.70.whole.mean", "last"), Bounded)

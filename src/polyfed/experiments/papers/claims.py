@@ -5,6 +5,9 @@ which interval a difference, a ratio or a number lies (see `Claim.interval`). It
 says so at level 0.05 (with two finite ends, two tests), *contradicted* if the test of the opposite does, and otherwise
 *not shown*. With fewer than three seeds it is *not judged*; it is *not measured* if any of its numbers is missing.
 
+A run that did not reach a target takes more rounds and bytes than it had. That is enough to show that another took
+fewer, and never that it took fewer itself: see `numbers.Bounded`.
+
 Numbers that were counted and not measured by runs, such as parameters, need no test: they are compared as they are.
 What the paper prints is a single number too: a claim holds in it or does not.
 """
@@ -13,10 +16,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from polyfed.experiments.papers.numbers import Number, difference, is_exact, ratio, values_of
+from polyfed.experiments.papers.numbers import Number, difference, is_exact, ratio, sign_of, values_of
 from polyfed.experiments.papers.paper import Claim, Paper
 from polyfed.experiments.papers.significance import LEAST_SEEDS, LEVEL, p_inside, p_outside, place_of
 from polyfed.experiments.papers.terms import Term, columns_judged, terms_of
@@ -35,6 +38,7 @@ class Comparison:
     mean, spread: over seeds; no spread where there is a single number.
     held: the number of seeds, out of `seeds`, in which the claim is true; both 0 for what was counted.
     p, p_opposite: of the test of the claim, and of its opposite; None if there was no test.
+    bound: `>` if the mean is only known to be above this, `<` below it, `?` neither: a run did not reach a target.
     """
 
     mean: float
@@ -43,6 +47,7 @@ class Comparison:
     seeds: int
     p: float | None = None
     p_opposite: float | None = None
+    bound: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,12 +110,11 @@ def judge(claim: Claim, table: str, column: str | None, find: FindNumber) -> Ver
         place = place_of(mean, interval)
         return Verdict(_mark(place > 0, place < 0), Comparison(mean, None, held=0, seeds=0))
     held = sum(place_of(each, interval) > 0 for each in numbers)
+    found = Comparison(mean, spread, held, len(numbers), bound=sign_of(numbers))
     if len(numbers) < LEAST_SEEDS:
-        return Verdict("not judged", Comparison(mean, spread, held, len(numbers)))
+        return Verdict("not judged", found)
     p, opposite = p_inside(numbers, interval), p_outside(numbers, interval)
-    return Verdict(
-        _mark(p < LEVEL, opposite < LEVEL), Comparison(mean, spread, held, len(numbers), p, opposite)
-    )
+    return Verdict(_mark(p < LEVEL, opposite < LEVEL), replace(found, p=p, p_opposite=opposite))
 
 
 def check_printed(claim: Claim, table: str, column: str | None, find: FindNumber) -> PaperCheck:

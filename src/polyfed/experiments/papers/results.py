@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -11,13 +12,13 @@ from typing import Any, NamedTuple
 
 from polyfed import models
 from polyfed.experiments.papers.claims import Judgement
-from polyfed.experiments.papers.numbers import Number, difference, is_exact, ratio
+from polyfed.experiments.papers.numbers import Bounded, Number, difference, is_exact, ratio, scaled
 from polyfed.experiments.papers.paper import Paper, PaperTable, RoundChoice, TableColumn, TableRow, Unit
 from polyfed.experiments.papers.terms import parts_of
-from polyfed.learn import CONFUSION
 from polyfed.runs import metrics
+from polyfed.runs.communication import course, reach
 from polyfed.runs.history import RunRecord
-from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound
+from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound, look_up
 
 FACTORS: dict[Unit, float] = {
     "percent": 100.0,
@@ -28,8 +29,7 @@ FACTORS: dict[Unit, float] = {
     "number": 1.0,
 }
 
-# What is in a line of the history itself; all else is in its summary.
-_OF_THE_LINE = ("stages", "server", "server_metrics", "bytes", "clients", "noted")
+_TO_TARGET = re.compile(r"(?P<what>rounds|bytes)_to\.(?P<target>0\.\d+|1)\.(?P<measure>.+)")
 _AREA = "area."  # before a measure: its mean over the whole run
 
 
@@ -70,10 +70,13 @@ class Evaluations:
     def value(self, measure: str, at: ReportedRound) -> float | None:
         """A measure at one of the two rounds. What is measured only before the first round is the same at both.
 
-        What is of a whole run (`sent`, areas) is reported at the last round alone.
+        What is of a whole run (`sent`, areas, rounds and bytes to a target) is reported at the last round alone.
         """
         if measure in self.sent:
             return self.sent[measure] if at == "last" else None
+        wanted = _TO_TARGET.fullmatch(measure)
+        if wanted is not None:
+            return self._to_target(wanted) if at == "last" else None
         if measure.startswith(_AREA):
             return mean_along(self.curve(measure.removeprefix(_AREA))) if at == "last" else None
         line = self._at[at]
@@ -83,6 +86,14 @@ class Evaluations:
         if found is None and self.lines[0]["round"] == 0:
             return look_up(self.lines[0], measure)
         return found
+
+    def _to_target(self, wanted: re.Match[str]) -> float | None:
+        """Rounds or bytes until an accuracy was reached; if it never was, more than all of the run's."""
+        found = reach(course(self.lines, wanted["measure"]), float(wanted["target"]))
+        if found is None:
+            return None
+        number = found.round if wanted["what"] == "rounds" else found.bytes
+        return float(number) if found.reached else Bounded(number, low=number)
 
     def curve(self, measure: str) -> dict[int, float]:
         """A measure by round."""
@@ -108,19 +119,6 @@ def sent_in(summary: Mapping[str, Any]) -> dict[str, float]:
     """The bytes that a client sent in a finished run, and in a round of it, on average, by measure."""
     sent = metrics.sent_per_client(summary)
     return {"sent.client": sent, "sent.round": sent / summary["rounds"]}
-
-
-def look_up(line: Mapping[str, Any], measure: str) -> float | None:
-    """The number under a dotted path in a line of the history; a score [right, total] counts as its accuracy."""
-    parts = measure.split(".")
-    place: Any = line if parts[0] in _OF_THE_LINE else line.get("summary", {})
-    for part in parts:
-        if not isinstance(place, Mapping) or part not in place:
-            return None
-        place = place[part]
-    if isinstance(place, list):
-        return None if parts[-1] == CONFUSION else metrics.accuracy(place)
-    return float(place) if isinstance(place, int | float) else None
 
 
 @dataclass(frozen=True)
@@ -155,7 +153,7 @@ def read_cell(paper: Paper, table: str, row: TableRow, column: TableColumn, runs
     both = []
     for which in REPORTED_ROUNDS:
         values = {seed: found.value(measure, which) for seed, found in _by_seed(row, column, runs).items()}
-        both.append({seed: factor * value for seed, value in values.items() if value is not None})
+        both.append({seed: scaled(factor, value) for seed, value in values.items() if value is not None})
     return Cell(*both)
 
 

@@ -69,6 +69,7 @@ def _check_row(paper: Paper, table: PaperTable, row: TableRow, where: str) -> No
                 raise ConfigError(f"{where}: the row has a run, but column '{column.key}' has no setting")
             if row.measure is None and column.measure is None:
                 raise ConfigError(f"{where}: no measure, neither here nor in column '{column.key}'")
+            _check_unit(table, row, column, where)
     if row.parameters is not None:
         if table.inputs is None:
             raise ConfigError(f"{where}: to count parameters the table needs `inputs`")
@@ -77,6 +78,14 @@ def _check_row(paper: Paper, table: PaperTable, row: TableRow, where: str) -> No
                 raise ConfigError(
                     f"{where}.parameters: no model '{name}', {nearest(name, models.names(), 'polyfed models')}"
                 )
+
+
+def _check_unit(table: PaperTable, row: TableRow, column: TableColumn, where: str) -> None:
+    """Rounds and bytes to a target are no shares: as per cent they would be a hundred times too many."""
+    measure, unit = row.measure or column.measure or "", table.unit_of(row, column)
+    for start, right in (("rounds_to.", "count"), ("bytes_to.", "bytes")):
+        if measure.startswith(start) and unit != right:
+            raise ConfigError(f"{where}: {measure} is no number in {unit}: set unit: {right}")
 
 
 def _check_parts(paper: Paper, key: str, row: TableRow, where: str) -> None:

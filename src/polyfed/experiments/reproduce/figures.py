@@ -18,7 +18,7 @@ from matplotlib.legend import Legend
 from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
 
-from polyfed.experiments.papers.numbers import Number, values_of
+from polyfed.experiments.papers.numbers import Number, sign_of, values_of
 from polyfed.experiments.papers.paper import TableColumn, TableRow
 from polyfed.experiments.papers.results import MeasuredTable
 from polyfed.experiments.reproduce.formats import UNIT_NAMES
@@ -170,11 +170,12 @@ def _draw_mean(
     if not values:
         return
     mean, spread = mean_and_spread(values)
+    bound = sign_of(values)  # `>`: a run did not reach a target, so the mean is somewhere to the right
     axes.errorbar(
         mean,
         height,
-        xerr=spread or None,
-        fmt="o",
+        xerr=None if bound else spread or None,
+        fmt={">": ">", "<": "<"}.get(bound, "o"),
         color=colour,
         markersize=size,
         elinewidth=1.4,

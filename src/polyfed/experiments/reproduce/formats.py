@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyfed.experiments.papers.numbers import Number, values_of
+from polyfed.experiments.papers.numbers import Bounded, Number, sign_of, values_of
 from polyfed.experiments.papers.paper import Unit
 from polyfed.report.tables import amount
 from polyfed.runs.metrics import mean_and_spread
@@ -38,9 +38,16 @@ def format_mean(mean: float, spread: float | None, unit: Unit, *, sign: bool = F
 
 
 def format_over_seeds(number: Number, unit: Unit) -> str:
-    """Mean and spread over seeds, or what was counted."""
+    """Mean and spread over seeds, or what was counted; `> 20 (1 of 3)` if one of three runs reached a target."""
     values = values_of(number)
-    return format_mean(*mean_and_spread(values), unit) if values else MISSING
+    if not values:
+        return MISSING
+    mean, spread = mean_and_spread(values)
+    bound = sign_of(values)
+    if not bound:
+        return format_mean(mean, spread, unit)
+    known = sum(not isinstance(value, Bounded) for value in values)
+    return f"{bound} {format_number(mean, unit)} ({known} of {len(values)})"
 
 
 def plural(number: int, word: str) -> str:

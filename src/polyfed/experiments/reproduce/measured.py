@@ -13,7 +13,7 @@ import polyfed
 from polyfed import disk
 from polyfed.experiments.jobs import finished_record
 from polyfed.experiments.papers.claims import JUDGED, FindNumber, Verdict, judge_all, tally, what_of
-from polyfed.experiments.papers.numbers import Number, values_of
+from polyfed.experiments.papers.numbers import Bounded, Number, values_of
 from polyfed.experiments.papers.paper import (
     CurvesFigure,
     FeaturesFigure,
@@ -272,7 +272,10 @@ def _numbers(number: Number) -> dict[str, Any] | None:
     if number == {}:
         return None
     mean, spread = mean_and_spread(values_of(number))
-    return {"mean": mean, "spread": spread, "seeds": dict(number) if isinstance(number, Mapping) else None}
+    seeds = dict(number) if isinstance(number, Mapping) else None
+    found = {"mean": mean, "spread": spread, "seeds": seeds}
+    more = [seed for seed, value in (seeds or {}).items() if isinstance(value, Bounded)]
+    return {**found, "not reached": more} if more else found
 
 
 def _write_json(plan: ReproductionPlan, content: Mapping[str, Any]) -> Path:

@@ -122,7 +122,9 @@ def _verdict_texts(verdict: Verdict, unit: Unit, *, sign: bool) -> VerdictTexts:
         p = format_p(found.p_opposite if verdict.mark == "contradicted" else found.p)
     return VerdictTexts(
         verdict.mark,
-        format_mean(found.mean, found.spread, unit, sign=sign),
+        f"{found.bound} {format_number(found.mean, unit, sign=sign)}"
+        if found.bound
+        else format_mean(found.mean, found.spread, unit, sign=sign),
         p,
         f"{found.held}/{found.seeds}" if found.seeds else "",
     )
