@@ -9,6 +9,7 @@ import torch
 from tests.conftest import MakeRun
 from tests.methods.by_hand import BATCH, LR, Bench, Prepare, alike, averaging, descend, normed, plain, towards
 
+from polyfed import learn
 from polyfed.errors import MethodError
 from polyfed.federation.message import Weights, decode
 from polyfed.methods.scaffold import ScaffoldSettings
@@ -203,6 +204,32 @@ def test_other_optimisers_are_refused_before_anything_is_written(make_run: MakeR
         make_run("scaffold", training={"optimiser": "adam"})
     with pytest.raises(MethodError, match=r"scaffold .* set training\.keep_optimiser=false"):
         make_run("scaffold", training={"keep_optimiser": True})
+
+
+@pytest.mark.slow
+def test_where_data_differ_it_reaches_more_than_fedavg_and_than_with_plain_steps(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Momentum 0.9, half of eight clients a round. Over three seeds: 91 % against 79 % and 44 %."""
+
+    def reached(method: str) -> float:
+        run = make_run(
+            method,
+            rounds=15,
+            data={"limit": None, "clients": 8, "partition": {"kind": "dirichlet", "alpha": 0.1}},
+            training={"epochs": 3, "batch": 32, "lr": 0.02, "momentum": 0.9},
+            cohort={"fraction": 0.5},
+            evaluate={"every": 15},
+        )
+        run.go()
+        accuracy: float = run.summary["last"]["whole"]["mean"]
+        return accuracy
+
+    right = reached("scaffold")
+    assert right > 0.8
+    assert right > reached("fedavg") + 0.03
+    monkeypatch.setattr(learn, "effective_steps", lambda steps, _momentum: float(steps))
+    assert right > reached("scaffold") + 0.2
 
 
 def test_its_defaults_are_the_papers() -> None:

@@ -9,7 +9,7 @@ the server has c, the mean of all of them. All are zero at first, so a client th
 
 The paper has K, the number of steps, for a. With momentum the steps go further than K gradients: a is how far they go
 down a gradient that does not change (`learn.effective_steps`, FedNova's a_i; K without momentum). With K at momentum
-0.9 the variates come out up to ten times too large, and training collapses.
+0.9 the variates come out up to ten times too large, and training collapses (on digits: 44 % where it should be 91).
 
 Parameters only: the running statistics of BatchNorm layers have no gradient.
 """
