@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from rich.console import Console
 
 from polyfed.experiments import papers
 from polyfed.experiments.papers.claims import FindNumber, judge_all
-from polyfed.experiments.papers.numbers import Number
+from polyfed.experiments.papers.numbers import Bounded, Number
 from polyfed.experiments.papers.results import Cell, MeasuredTable, read_printed
 from polyfed.experiments.reproduce.figures import (
     Curve,
@@ -307,3 +309,21 @@ def test_other_figures_are_drawn(grouped: MeasuredTable, tmp_path: Path) -> None
         names = [str(number) for number in range(classes)]
         path = draw_features(clouds, np.arange(6) % 3, names, "title", tmp_path / f"features-{classes}.svg")
         assert "<svg" in path.read_text()
+
+
+def test_a_target_that_was_not_reached_is_said_wherever_the_number_is(
+    measured: MeasuredTable, tmp_path: Path
+) -> None:
+    place = next(key for key, cell in measured.cells.items() if cell.last != {})
+    cell = Cell(last={0: 10.0, 1: Bounded(20, low=20), 2: 12.0})
+    known = dataclasses.replace(measured, cells={**measured.cells, place: cell})
+    assert "> 14.0 (2 of 3)" in markdown(known, "polyfed reproduce", None)
+    said = Console(width=200, record=True, file=io.StringIO())
+    said.print(full_report(known, 200))
+    assert "> 14.0 (2 of 3)" in said.export_text()
+    rows = {row["key"]: row["cells"] for row in as_json(known)["rows"]}
+    found = rows[place[0]][place[1]]["last"]
+    assert (found["seeds"], found["not reached"]) == ({0: 10.0, 1: 20.0, 2: 12.0}, [1])
+    assert "not reached" not in json.dumps(as_json(measured), allow_nan=False)
+    json.dumps(as_json(known), allow_nan=False)
+    assert draw_table(known, tmp_path / "x.png") is not None
