@@ -24,8 +24,8 @@ def paper(request: pytest.FixtureRequest) -> Paper:
     return papers.load(request.param)
 
 
-def test_there_are_papers_000_001_and_004() -> None:
-    assert {"000", "001", "004"} <= set(SHIPPED)
+def test_there_are_papers_000_001_003_and_004() -> None:
+    assert {"000", "001", "003", "004"} <= set(SHIPPED)
 
 
 def test_every_config_at_every_scale_passes_the_checks_of_a_run_file(paper: Paper) -> None:
@@ -84,12 +84,16 @@ def test_every_claim_holds_on_the_papers_own_numbers_but_for_known_slips(paper: 
                 )
 
 
+SHOWN_IN_FIGURES = ("convergence", "ensembles")
+"""Tables of what a paper only draws or tells."""
+
+
 def test_only_ratios_and_figures_are_claimed_of_without_printed_numbers(paper: Paper) -> None:
     for key, table in paper.tables.items():
         for claim in table.claims:
             for place in columns_judged(claim, key, paper):
                 if check_printed(claim, key, place, find_printed(paper)).holds is None:
-                    assert claim.ratio or key == "convergence", claim.text
+                    assert claim.ratio or key in SHOWN_IN_FIGURES or key.startswith("figure"), claim.text
 
 
 def test_differences_add_up_in_the_paper(paper: Paper) -> None:
@@ -183,6 +187,122 @@ def test_001_at_the_papers_scale_is_what_section_6_1_says() -> None:
             assert (config.training.epochs, config.training.batch, config.training.lr) == (10, 64, lr)
             assert (config.data.test, config.data.validation) == (0.2, 0.0)
             assert config.models.names == [model]
+
+
+# -- 003 -----------------------------------------------------------------------------------------------------
+
+
+FEDKEM_TABLE_1 = {
+    "n30-mix20": (6, 5, 10, 9),
+    "n30-mix32": (0, 8, 13, 9),
+    "n50-mix20": (13, 10, 14, 13),
+    "n50-mix32": (0, 13, 20, 17),
+    "n100-mix20": (26, 24, 28, 22),
+    "n100-mix32": (0, 31, 34, 35),
+}
+"""Clients with ResNet-20, ResNet-32, ResNet-44 and VGG-11."""
+
+
+def _clients_by_model(setting: str, scale: str) -> dict[str, int]:
+    """How many clients have each model, once every one of them is named by exactly one range."""
+    config = config_of(papers.load("003"), "fedkem", setting, scale, seed=0)
+    counts: dict[str, int] = {}
+    named: list[int] = []
+    for where, model in config.models.clients.items():
+        first, _, last = where.partition("-")
+        members = range(int(first), int(last or first) + 1)
+        named += members
+        counts[model] = len(members)
+    assert sorted(named) == list(range(config.data.clients or 0))
+    return counts
+
+
+@pytest.mark.parametrize("setting", FEDKEM_TABLE_1)
+def test_003_clients_have_the_models_of_table_1(setting: str) -> None:
+    """At a smaller scale, as many of each as the nearest whole numbers of their shares allow."""
+    printed = FEDKEM_TABLE_1[setting]
+    names = ("resnet20", "resnet32", "resnet44", "vgg11")
+    expected = {name: count for name, count in zip(names, printed, strict=True) if count}
+    assert _clients_by_model(setting, "paper") == expected
+    counted = next(row for row in papers.load("003").tables["table1"].rows if row.key == setting)
+    assert counted.parameters == expected
+    for scale, names in (
+        ("small", ("resnet8", "resnet20", "resnet32", "alexnet")),
+        ("tiny", ("mlp-small", "mlp", "mlp-large", "cnn")),
+    ):
+        found = _clients_by_model(setting, scale)
+        assert set(found) == {name for name, count in zip(names, printed, strict=True) if count}
+        clients = sum(found.values())
+        for name, count in zip(names, printed, strict=True):
+            assert abs(found.get(name, 0) - clients * count / sum(printed)) < 1
+
+
+def test_003_at_the_papers_scale_is_what_section_4_1_says() -> None:
+    paper = papers.load("003")
+    for setting, clients, cohort in (
+        ("n30-vgg11", 30, 12),
+        ("n50-resnet20", 50, 35),
+        ("n100-resnet32", 100, 40),
+    ):
+        for run in paper.runs:
+            config = config_of(paper, run, setting, "paper", seed=0)
+            assert (config.rounds, config.training.epochs, config.training.batch) == (200, 10, 64)
+            assert (config.data.clients, config.cohort.size(clients)) == (clients, cohort)
+            assert config.data.partition == Dirichlet(alpha=0.1, dialect="balanced")
+            assert (config.data.public.share, config.data.public.labels) == (0.1, "none")
+    assert config_of(paper, "fedkem", "n30-vgg11", "paper", seed=0).models.server == "resnet20"
+    assert config_of(paper, "fedkem", "n30-mix32", "paper", seed=0).models.server == "resnet32"
+
+
+@pytest.mark.parametrize("scale", ["paper", "small", "tiny"])
+def test_003_all_methods_train_on_the_same_rows_and_are_looked_at_as_often(scale: str) -> None:
+    paper = papers.load("003")
+    for setting in ("n50-vgg11", "n100-mix32"):
+        ours = config_of(paper, "fedkem", setting, scale, seed=0)
+        for run in paper.runs:
+            theirs = config_of(paper, run, setting, scale, seed=0)
+            assert (theirs.data, theirs.training, theirs.cohort) == (ours.data, ours.training, ours.cohort)
+            assert (theirs.rounds, theirs.evaluate.every) == (ours.rounds, ours.evaluate.every)
+            assert theirs.evaluate.test_rows == ours.evaluate.test_rows
+
+
+@pytest.mark.parametrize(
+    ("scale", "table", "shape"), [("paper", "figure6", (3, 32, 32)), ("small", "figure6-small", (3, 16, 16))]
+)
+def test_003_savings_are_claimed_by_sizes_that_the_models_have(
+    scale: str, table: str, shape: tuple[int, int, int]
+) -> None:
+    """What is asked of the bytes saved is less than the ratio of the two models: as many rounds are enough."""
+    paper = papers.load("003")
+    claims = [
+        claim
+        for claim in paper.tables[table].claims
+        if claim.ratio is not None and claim.ratio[0].startswith("fedavg")
+    ]
+    assert len(claims) == (3 if scale == "paper" else 6)
+    for claim in claims:
+        for column in claim.only:
+            [local] = config_of(paper, "fedavg", column, scale, seed=0).models.names
+            server = config_of(paper, "fedkem", column, scale, seed=0).models.server or ""
+            sizes = [models.size(name, shape, 10).parameters for name in (local, server)]
+            assert claim.at_least is not None
+            assert sizes[0] / sizes[1] > claim.at_least
+    if scale == "small":
+        exact = {claim.only: claim.at_least for claim in claims if "true sizes" in claim.text}
+        assert sorted(exact.values()) == [3.5, 60]  # of 3.58 and 60.6
+
+
+def test_003_printed_bytes_are_what_its_slips_say_they_are_made_of() -> None:
+    table = papers.load("003").tables["figure6"]
+    sizes = {"resnet20": 1.05e6, "resnet32": 1.6e6, "vgg11": 21e6}
+    for row, column, clients, rounds, size in (
+        ("fedkem-bytes", "n50-resnet32", 35, 28, "resnet20"),
+        ("spatl-bytes", "n50-resnet32", 12, 124, "resnet32"),
+        ("fedkem-low-bytes", "n100-vgg11", 1, 35, "resnet20"),
+        ("fedprox-low-bytes", "n100-vgg11", 1, 17, "vgg11"),
+    ):
+        printed = table.row(row).paper[column].value
+        assert printed == pytest.approx(clients * rounds * 2 * sizes[size], rel=0.01), row
 
 
 # -- 004 -----------------------------------------------------------------------------------------------------
