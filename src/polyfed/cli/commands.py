@@ -351,11 +351,31 @@ def methods(
         Optional[str],  # noqa: UP045
         typer.Argument(metavar="NAME", help="A method: everything about it, with all its settings."),
     ] = None,
+    no_public_data: Annotated[
+        bool, typer.Option("--no-public-data", help="Only methods that need no public data.")
+    ] = False,
+    no_weights: Annotated[
+        bool,
+        typer.Option("--no-weights", help="Only those for which no weights or gradients leave a client."),
+    ] = False,
+    no_server: Annotated[
+        bool, typer.Option("--no-server", help="Only those in which no server takes part.")
+    ] = False,
+    different_models: Annotated[
+        bool, typer.Option("--different-models", help="Only those whose clients may have different models.")
+    ] = False,
 ) -> None:
-    """List the methods, or tell everything about one."""
-    from polyfed.cli import listing
+    """List the methods, or tell everything about one.
 
-    listing.methods(name)
+    With options: which methods fit what you have and allow, with the setting that it takes, and why the others do not.
+
+    \b
+    polyfed methods --no-public-data --different-models
+    """
+    from polyfed.cli import listing
+    from polyfed.report.selection import Wishes
+
+    listing.methods(name, Wishes(no_public_data, no_weights, no_server, different_models))
 
 
 @app.command(name="models")
