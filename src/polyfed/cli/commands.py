@@ -213,9 +213,9 @@ def sweep(
 ) -> None:
     """Run every combination of some values and compare them.
 
-    Each is run with several seeds, and several runs are done at a time. The same command given again goes on with what
-    is left, whether the sweep was stopped (Ctrl-C) or killed. It ends with a table; results.csv and curves.png are in
-    the sweep's folder.
+    Each is run with several seeds, and several runs are done at a time. Where the file has `variants`, every one of
+    them is run. The same command given again goes on with what is left, whether the sweep was stopped (Ctrl-C) or
+    killed. It ends with a table; results.csv, results.md, curves.png and cost.png are in the sweep's folder.
 
     \b
     polyfed sweep my.yaml --set method=local,fedavg --seeds 3
@@ -416,11 +416,24 @@ def list_data(
 @app.command()
 def new(
     path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("polyfed.yaml"),
+    example: Annotated[
+        str,
+        typer.Option(
+            help="start: every key with its default; demo: what `polyfed demo` runs; overview: all methods."
+        ),
+    ] = "start",
 ) -> None:
-    """Write a commented run file to start from."""
+    """Write a commented run file to start from.
+
+    With --example overview: all methods on one small federation, for `polyfed sweep`.
+
+    \b
+    polyfed new overview.yaml --example overview
+    polyfed sweep overview.yaml --seeds 3
+    """
     from polyfed.cli import examples
 
-    examples.new(path)
+    examples.new(path, example)
 
 
 @app.command()
