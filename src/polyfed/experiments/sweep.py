@@ -272,7 +272,10 @@ def named_variants(content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             )
         if not isinstance(changes, Mapping) or not all(isinstance(key, str) for key in changes):
             raise ConfigError(f"{VARIANTS}.{name}: write what differs, such as {{training.lr: 0.01}}")
-        found[name] = merge(base, changes)
+        try:
+            found[name] = merge(base, changes)
+        except ConfigError as error:
+            raise ConfigError(f"{VARIANTS}.{name}: {error}") from None
     return found
 
 
