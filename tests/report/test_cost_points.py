@@ -27,6 +27,14 @@ def test_every_variant_has_its_name_and_different_models_a_panel_of_their_own(
     assert "nothing travels, or all data do" in said  # local is a level, not a point
 
 
+def test_where_all_send_the_same_bytes_there_is_a_figure_too(
+    records: dict[str, RunRecord], tmp_path: Path
+) -> None:
+    runs = {"local": [records["local"]], "a": [records["fedavg"]], "b": [records["fedavg"]]}
+    said = re.findall(r"<!-- (.*?) -->", accuracy_against_bytes(runs, tmp_path / "cost.svg").read_text())
+    assert {"a", "b", "local"} <= set(said)
+
+
 def test_without_anything_that_travels_there_is_nothing_to_draw(
     records: dict[str, RunRecord], tmp_path: Path
 ) -> None:
@@ -35,8 +43,10 @@ def test_without_anything_that_travels_there_is_nothing_to_draw(
 
 
 def test_names_are_moved_apart_around_where_they_belong() -> None:
-    assert spaced([90.0, 50.0], apart=3.0) == [90.0, 50.0]
-    assert spaced([50.0, 50.0], apart=3.0) == [51.5, 48.5]
-    high, middle, low = spaced([50.0, 50.0, 50.0], apart=3.0)
+    assert spaced([90.0, 50.0], 3.0, 0.0, 100.0) == [90.0, 50.0]
+    assert spaced([50.0, 50.0], 3.0, 0.0, 100.0) == [51.5, 48.5]
+    high, middle, low = spaced([50.0, 50.0, 50.0], 3.0, 0.0, 100.0)
     assert (high - middle, middle - low) == pytest.approx((3.0, 3.0), abs=1e-6)
     assert high + middle + low == pytest.approx(150.0)
+    assert spaced([99.0, 99.0], 3.0, 0.0, 100.0) == [100.0, 97.0]
+    assert spaced([1.0, 1.0], 3.0, 0.0, 100.0) == [3.0, 0.0]

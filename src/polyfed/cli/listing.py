@@ -26,6 +26,8 @@ def methods(name: str | None, wishes: Wishes) -> None:
         if name is not None:
             raise ConfigError(f"{name}, or which methods fit: leave the name or the options out")
         console.print(selection_tables(select(wishes)))
+        if wishes.no_public_data:
+            say("where public data need no labels, noise can stand in for them: data.public.source=noise")
         say("polyfed methods NAME: everything about one, with its settings")
     elif name is None:
         console.print(methods_table(in_short=console.width >= WIDE))

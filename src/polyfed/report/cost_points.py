@@ -22,9 +22,10 @@ from polyfed.runs.metrics import mean_and_spread, received_per_client, sent_per_
 _BOUND = "#8a8a8a"
 _LONGEST_LABEL = 28
 _MOST_PANELS = 2
-_APART = 3.4  # per cent of accuracy between two names
-_BESIDE = 0.12  # decades between a point and its name
-_COLUMN = 0.45  # decades: points within have their names below each other
+_APART = 0.029  # of the height, between two names
+_BESIDE = 0.22  # decades between a point and its name
+_COLUMN = 0.4  # decades: points with smaller gaps have their names below each other
+_MARGIN = 3.0  # per cent of accuracy above and below
 
 
 @dataclass(frozen=True)
@@ -58,15 +59,18 @@ def accuracy_against_bytes(variants: Mapping[str, Sequence[RunRecord]], path: Pa
     points = {title: [_point(name, runs) for name, runs in panel.items()] for title, panel in panels.items()}
     if not any(not point.bound for panel in points.values() for point in panel):
         raise ValueError("no run has an accuracy on the whole test set and bytes to draw")
-    figure = Figure(figsize=(1.0 + 5.6 * len(points), 5.6), layout="constrained")
+    figure = Figure(figsize=(1.0 + 5.2 * len(points), 6.2), layout="constrained")
     FigureCanvasAgg(figure)
     figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)  # type: ignore[union-attr, call-arg]
     all_axes = np.ravel(figure.subplots(1, len(points), squeeze=False, sharey=True, sharex=True))
+    drawn = [point for panel in points.values() for point in panel]
+    levels = [point.accuracy for point in drawn]
+    low, high = min(levels) - _MARGIN, max(levels) + _MARGIN
+    _scale_bytes(all_axes[0], [point.size for point in drawn if not point.bound])
     for axes, (title, panel) in zip(all_axes, points.items(), strict=True):
-        _draw_panel(axes, panel)
+        _draw_panel(axes, panel, low, high)
         axes.set_title(f"clients' models: {title}" if title else "", fontsize=9.5, color=INK, loc="left")
     all_axes[0].set_ylabel("accuracy on the whole test set in %, mean over clients", fontsize=9, color=INK)
-    _set_limits(all_axes[0], [point for panel in points.values() for point in panel])
     handles = {
         text: mark for axes in all_axes for mark, text in zip(*axes.get_legend_handles_labels(), strict=True)
     }
@@ -74,7 +78,7 @@ def accuracy_against_bytes(variants: Mapping[str, Sequence[RunRecord]], path: Pa
         handles.values(),
         handles.keys(),
         loc="outside lower center",
-        ncols=3,
+        ncols=len(points) + 1,
         frameon=False,
         fontsize=8,
         labelcolor=INK,
@@ -91,9 +95,9 @@ def _point(name: str, runs: Sequence[RunRecord]) -> _Point:
     return _Point(name, size, mean, spread or 0.0, weights, not size or pools_data(summaries[0]))
 
 
-def _draw_panel(axes: Axes, points: Sequence[_Point]) -> None:
+def _draw_panel(axes: Axes, points: Sequence[_Point], low: float, high: float) -> None:
     style_axes(axes)
-    axes.set_xscale("log")
+    axes.set_ylim(low, high)
     axes.set_xlabel("bytes that a client sent and received", fontsize=9, color=INK)
     for weights, words in (
         (True, "weights or gradients leave a client"),
@@ -119,31 +123,34 @@ def _draw_panel(axes: Axes, points: Sequence[_Point]) -> None:
         axes.axhline(
             point.accuracy, color=_BOUND, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1, label=label
         )
-    _name_points(axes, points)
+    _name_points(axes, points, low, high)
 
 
 def _colour(weights: bool) -> str:
     return COLOURS[0] if weights else COLOURS[1]
 
 
-def _name_points(axes: Axes, points: Sequence[_Point]) -> None:
+def _name_points(axes: Axes, points: Sequence[_Point], low: float, high: float) -> None:
     """Names to the right of points, those of points that are near each other in one column, moved apart."""
+    apart = _APART * (high - low)
     columns: list[list[_Point]] = []
     for point in sorted((point for point in points if not point.bound), key=lambda point: point.size):
-        if columns and log10(point.size) - log10(columns[-1][0].size) < _COLUMN:
+        if columns and log10(point.size) - log10(columns[-1][-1].size) < _COLUMN:
             columns[-1].append(point)
         else:
             columns.append([point])
     for column in columns:
         at = max(point.size for point in column) * 10**_BESIDE
         ordered = sorted(column, key=lambda point: -point.accuracy)
-        for point, place in zip(ordered, spaced([point.accuracy for point in ordered]), strict=True):
+        places = spaced([point.accuracy for point in ordered], apart, low + apart / 2, high - apart / 2)
+        for point, place in zip(ordered, places, strict=True):
             colour = _colour(point.weights)
             axes.plot([point.size, at], [point.accuracy, place], color=colour, linewidth=0.5, zorder=2)
             text = axes.text(at * 1.03, place, point.name, fontsize=7.5, color=colour, va="center", zorder=4)
             text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.3, "alpha": 0.8})
     bounds = sorted((point for point in points if point.bound), key=lambda point: -point.accuracy)
-    for point, place in zip(bounds, spaced([point.accuracy for point in bounds]), strict=True):
+    places = spaced([point.accuracy for point in bounds], apart, low, high - apart)
+    for point, place in zip(bounds, places, strict=True):
         axes.annotate(
             point.name,
             (0.005, place),
@@ -151,11 +158,12 @@ def _name_points(axes: Axes, points: Sequence[_Point]) -> None:
             fontsize=7.5,
             color=_BOUND,
             va="bottom",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.3},
         )
 
 
-def spaced(values: Sequence[float], apart: float = _APART) -> list[float]:
-    """Places for names beside falling values, moved so that no two touch."""
+def spaced(values: Sequence[float], apart: float, low: float, high: float) -> list[float]:
+    """Places for names beside falling values, moved so that no two touch and, if there is room, all are inside."""
     places = list(values)
     for _ in range(500):
         for above in range(len(places) - 1):
@@ -163,11 +171,16 @@ def spaced(values: Sequence[float], apart: float = _APART) -> list[float]:
             if missing > 0:
                 places[above] += missing / 2
                 places[above + 1] -= missing / 2
+    for place in reversed(range(len(places))):
+        places[place] = max(places[place], low + apart * (len(places) - 1 - place))
+    for place in range(len(places)):
+        places[place] = min(places[place], high - apart * place)
     return places
 
 
-def _set_limits(axes: Axes, points: Sequence[_Point]) -> None:
-    sizes = [point.size for point in points if not point.bound]
+def _scale_bytes(axes: Axes, sizes: Sequence[float]) -> None:
+    """Bytes along x, for all panels. Before anything is drawn: all sizes may be the same."""
+    axes.set_xscale("log")
     axes.set_xlim(min(sizes) / 10**0.6, max(sizes) * 10**0.9)  # room for names on both sides
     axes.xaxis.set_major_locator(LogLocator(numticks=10))
     axes.xaxis.set_minor_locator(NullLocator())
