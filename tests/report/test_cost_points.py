@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from polyfed.report.cost_points import accuracy_against_bytes, spaced
+from polyfed.report.cost_points import accuracy_against_bytes
+from polyfed.report.drawing import spaced
 from polyfed.runs.history import RunRecord
 
 

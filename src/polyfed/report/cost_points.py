@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from polyfed.federation.message import Kind
-from polyfed.report.drawing import COLOURS, INK, labels, save, style_axes
+from polyfed.report.drawing import COLOURS, INK, labels, save, spaced, style_axes
 from polyfed.report.tables import amount, pools_data
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import mean_and_spread, received_per_client, sent_per_client
@@ -160,22 +160,6 @@ def _name_points(axes: Axes, points: Sequence[_Point], low: float, high: float) 
             va="bottom",
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.3},
         )
-
-
-def spaced(values: Sequence[float], apart: float, low: float, high: float) -> list[float]:
-    """Places for names beside falling values, moved so that no two touch and, if there is room, all are inside."""
-    places = list(values)
-    for _ in range(500):
-        for above in range(len(places) - 1):
-            missing = apart - (places[above] - places[above + 1])
-            if missing > 0:
-                places[above] += missing / 2
-                places[above + 1] -= missing / 2
-    for place in reversed(range(len(places))):
-        places[place] = max(places[place], low + apart * (len(places) - 1 - place))
-    for place in range(len(places)):
-        places[place] = min(places[place], high - apart * place)
-    return places
 
 
 def _scale_bytes(axes: Axes, sizes: Sequence[float]) -> None:
