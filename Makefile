@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --durations=10
 
-.PHONY: demo test check tests tests-fast coverage chaos bench picture format clean
+.PHONY: demo test check tests tests-fast coverage chaos bench picture overview format clean
 
 demo: $(VENV)/core
 	$(BIN)/polyfed demo
@@ -44,6 +44,13 @@ picture: $(VENV)/core
 	rm -rf polyfed-runs/picture
 	$(BIN)/polyfed demo --out polyfed-runs/picture
 	cp polyfed-runs/picture/demo/demo.png docs/demo.png
+
+# docs/overview.png and the table of docs/overview.md: all methods, three seeds, minutes. Given again it goes on.
+overview: $(VENV)/core
+	test -e polyfed-runs/overview.yaml || $(BIN)/polyfed new polyfed-runs/overview.yaml --example overview
+	$(BIN)/polyfed sweep polyfed-runs/overview.yaml --seeds 3
+	cp polyfed-runs/overview-sweep/cost.png docs/overview.png
+	cat polyfed-runs/overview-sweep/results.md
 
 format: $(VENV)/dev
 	$(BIN)/ruff format .

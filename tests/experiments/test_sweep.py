@@ -34,6 +34,7 @@ from polyfed.federation import method as methods
 from polyfed.methods import Local
 from polyfed.report.curves import accuracy_curves
 from polyfed.report.sweeps import with_spread
+from polyfed.report.tables import amount
 from polyfed.runs.config import read_config
 from polyfed.testing import result_of
 
@@ -70,6 +71,49 @@ def test_every_combination_has_its_folder_and_its_seeds(tmp_path: Path, small: d
     assert {(job.config.rounds, job.config.seed) for job in plan.jobs} == {(2, 5), (2, 6)}
     assert [job.config.training.lr for job in plan.jobs[:2]] == [0.1, 0.01]
     assert not (tmp_path / "out").exists()
+
+
+def test_variants_of_a_run_file_are_run_each_with_its_keys_and_every_value_that_is_set(
+    tmp_path: Path, small: dict[str, Any]
+) -> None:
+    small |= {
+        "method": {"name": "fedprox", "mu": 0.5},
+        "variants": {"alone": {"method": "local"}, "deep": {}},
+    }
+    small["variants"]["deep"] = {"models.names": ["mlp"], "method": {"name": "fedprox", "mu": 0.1}}
+    plan = plan_sweep(small, {}, 2, tmp_path)
+    assert [(variant.name, variant.values) for variant in plan.variants] == [
+        ("alone", {"variant": "alone"}),
+        ("deep", {"variant": "deep"}),
+    ]
+    alone, deep = (variant.jobs[1].config for variant in plan.variants)
+    assert (alone.method.name, alone.models.names, alone.seed) == ("local", ["mlp-small"], 1)
+    assert (deep.method.settings, deep.models.names) == ({"mu": 0.1}, ["mlp"])
+    assert plan.definition["file"]["variants"]["alone"] == {"method": "local"}
+    plan = plan_sweep(small, {"training.lr": ["0.1", "0.2"], "rounds": ["2"]})
+    assert [variant.name for variant in plan.variants] == [
+        f"{name},training.lr={lr}" for name in ("alone", "deep") for lr in ("0.1", "0.2")
+    ]
+    assert [job.config.training.lr for job in plan.jobs] == [0.1, 0.2, 0.1, 0.2]
+    assert read_config(small).method.settings == {"mu": 0.5}  # a run does not read them
+
+
+@pytest.mark.parametrize(
+    ("variants", "words"),
+    [
+        ({}, "variants: write name:"),
+        (["local"], "variants: write name:"),
+        ({"../up": {}}, "the name '../up' may have"),
+        ({1: {}}, "the name 1 may have"),
+        ({"a": "local"}, "variants.a: write what differs"),
+        ({"a": {"training.lr": -1}}, "^a: training.lr: "),
+        ({"a": {"training.lr.x": 1}}, "variants.a: .*nothing can be set inside it"),
+        ({"a": {"method": "local"}, "b": {"method": "local"}}, "b is the same run as a"),
+    ],
+)
+def test_a_mistake_in_variants_is_told_in_a_line(small: dict[str, Any], variants: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        plan_sweep({**small, "variants": variants}, {})
 
 
 def test_settings_of_a_method_are_set_after_the_method_whatever_the_order(small: dict[str, Any]) -> None:
@@ -183,6 +227,28 @@ def test_results_are_written_with_one_line_per_run(done: polyfed.SweepResult) ->
     summary = json.loads((done.path / lines[3]["folder"] / "summary.json").read_text())
     assert float(lines[3]["own_last"]) == summary["last"]["own"]["mean"]
     assert int(lines[3]["round_chosen"]) == summary["chosen"]["round"]
+
+
+def test_fairness_and_bytes_of_both_directions_are_in_every_table(done: polyfed.SweepResult) -> None:
+    row = done.rows[1]
+    last = [run.summary["last"]["own"] for run in done.runs["method=fedavg"]]
+    for found, what in ((row.worst, "worst"), (row.unevenness, "spread")):
+        values = [each[what] for each in last]
+        assert found == (statistics.fmean(values), statistics.stdev(values))
+    down = [run.summary["bytes"]["down"]["weights"] / 4 for run in done.runs["method=fedavg"]]
+    assert row.received == pytest.approx(statistics.fmean(down))
+    head, rule, local, fedavg = (done.path / "results.md").read_text().splitlines()
+    assert head == "| method | all | own | worst client | over clients | server | sent | received | seconds |"
+    assert rule == "| --- |" + " ---: |" * 8
+    cells = fedavg.strip("| ").split(" | ")
+    assert cells[:5] == [
+        "`fedavg`",
+        *map(with_spread, (row.last_whole, row.last_own, row.worst, row.unevenness)),
+    ]
+    assert cells[5:8] == ["–", amount(row.sent or 0), amount(row.received or 0)]
+    assert local.split(" | ")[-3:-1] == ["nothing", "nothing"]
+    with Image.open(done.path / "cost.png") as image:
+        assert image.height > 500
 
 
 def test_the_table_shows_mean_and_spread(done: polyfed.SweepResult) -> None:

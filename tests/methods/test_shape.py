@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
+from polyfed.federation.message import Kind
 from polyfed.federation.method import Method, registered
+from polyfed.learn import Training
 
 OURS = [kind for kind in registered().values() if kind.__module__.startswith("polyfed.methods.")]
 LONGEST = 110
@@ -67,3 +69,17 @@ def test_no_method_inherits_steps_but_from_fedavg(kind: type[Method]) -> None:
         written = {name for name in vars(kind) if inspect.isfunction(vars(kind)[name])}
         assert "local_loss" in written
         assert written <= {"local_loss", *HOOKS}
+
+
+@pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.name)
+def test_weights_that_the_server_sends_are_counted_as_weights(kind: type[Method]) -> None:
+    """Not as control, which is left out where bytes are compared."""
+    method = kind(kind.Settings(), Training())
+    taken = {
+        name
+        for step in own_steps(kind)
+        for name, given in inspect.signature(getattr(kind, step)).parameters.items()
+        if given.annotation == "Weights"
+    }
+    down = method.kinds_down()
+    assert [name for name in taken if down.get(name, Kind.CONTROL) is Kind.CONTROL] == []

@@ -213,9 +213,9 @@ def sweep(
 ) -> None:
     """Run every combination of some values and compare them.
 
-    Each is run with several seeds, and several runs are done at a time. The same command given again goes on with what
-    is left, whether the sweep was stopped (Ctrl-C) or killed. It ends with a table; results.csv and curves.png are in
-    the sweep's folder.
+    Each is run with several seeds, and several runs are done at a time. Where the file has `variants`, every one of
+    them is run. The same command given again goes on with what is left, whether the sweep was stopped (Ctrl-C) or
+    killed. It ends with a table; results.csv, results.md, curves.png and cost.png are in the sweep's folder.
 
     \b
     polyfed sweep my.yaml --set method=local,fedavg --seeds 3
@@ -351,11 +351,31 @@ def methods(
         Optional[str],  # noqa: UP045
         typer.Argument(metavar="NAME", help="A method: everything about it, with all its settings."),
     ] = None,
+    no_public_data: Annotated[
+        bool, typer.Option("--no-public-data", help="Only methods that need no public data.")
+    ] = False,
+    no_weights: Annotated[
+        bool,
+        typer.Option("--no-weights", help="Only those for which no weights or gradients leave a client."),
+    ] = False,
+    no_server: Annotated[
+        bool, typer.Option("--no-server", help="Only those in which no server takes part.")
+    ] = False,
+    different_models: Annotated[
+        bool, typer.Option("--different-models", help="Only those whose clients may have different models.")
+    ] = False,
 ) -> None:
-    """List the methods, or tell everything about one."""
-    from polyfed.cli import listing
+    """List the methods, or tell everything about one.
 
-    listing.methods(name)
+    With options: which methods fit what you have and allow, with the setting that it takes, and why the others do not.
+
+    \b
+    polyfed methods --no-public-data --different-models
+    """
+    from polyfed.cli import listing
+    from polyfed.report.selection import Wishes
+
+    listing.methods(name, Wishes(no_public_data, no_weights, no_server, different_models))
 
 
 @app.command(name="models")
@@ -396,11 +416,24 @@ def list_data(
 @app.command()
 def new(
     path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("polyfed.yaml"),
+    example: Annotated[
+        str,
+        typer.Option(
+            help="start: every key with its default; demo: what `polyfed demo` runs; overview: all methods."
+        ),
+    ] = "start",
 ) -> None:
-    """Write a commented run file to start from."""
+    """Write a commented run file to start from.
+
+    With --example overview: all methods on one small federation, for `polyfed sweep`.
+
+    \b
+    polyfed new overview.yaml --example overview
+    polyfed sweep overview.yaml --seeds 3
+    """
     from polyfed.cli import examples
 
-    examples.new(path)
+    examples.new(path, example)
 
 
 @app.command()

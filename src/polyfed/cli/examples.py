@@ -6,18 +6,28 @@ from importlib.resources import files
 from pathlib import Path
 
 from polyfed.cli.screen import console
-from polyfed.errors import ConfigError
+from polyfed.errors import ConfigError, nearest
+
+EXAMPLES = {
+    "start": ("new.yaml", "polyfed run {path}"),
+    "demo": ("demo.yaml", "polyfed run {path}"),
+    "overview": ("overview.yaml", "polyfed sweep {path} --seeds 3"),
+}
+"""The run files that can be had, and what to do with each."""
 
 
-def new(path: Path) -> None:
+def new(path: Path, example: str = "start") -> None:
     """Write a commented run file to start from."""
+    if example not in EXAMPLES:
+        raise ConfigError(f"--example {example}: {nearest(example, EXAMPLES)}")
     if path.is_dir():
         raise ConfigError(f"{path} is a folder: name a file, such as {path / 'polyfed.yaml'}")
     if path.exists():
         raise ConfigError(f"{path} is there already: choose another name")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml_text("new.yaml"))
-    console.print(f"wrote {path}; now: polyfed run {path}", soft_wrap=True)
+    file, command = EXAMPLES[example]
+    path.write_text(yaml_text(file))
+    console.print(f"wrote {path}; now: {command.format(path=path)}", soft_wrap=True)
 
 
 def yaml_text(name: str) -> str:

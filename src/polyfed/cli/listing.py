@@ -11,6 +11,7 @@ from polyfed.data import PARTITIONS
 from polyfed.disk import check_regular
 from polyfed.errors import ConfigError, nearest
 from polyfed.report.details import data_details, method_details, model_details, partition_details
+from polyfed.report.selection import Wishes, select, selection_tables
 from polyfed.report.tables import data_table, method_summaries, methods_table, models_table, partition_table
 from polyfed.runs.config import read_config
 from polyfed.runs.setup import Simulation
@@ -19,9 +20,16 @@ FIGURES = (".png", ".jpg", ".pdf", ".svg")
 WIDE = 120  # columns from which on there is room for long cells
 
 
-def methods(name: str | None) -> None:
-    """Every method and what it needs and sends; or everything about one."""
-    if name is None:
+def methods(name: str | None, wishes: Wishes) -> None:
+    """Every method and what it needs and sends; or everything about one; or which fit what is wished for."""
+    if wishes:
+        if name is not None:
+            raise ConfigError(f"{name}, or which methods fit: leave the name or the options out")
+        console.print(selection_tables(select(wishes)))
+        if wishes.no_public_data:
+            say("where public data need no labels, noise can stand in for them: data.public.source=noise")
+        say("polyfed methods NAME: everything about one, with its settings")
+    elif name is None:
         console.print(methods_table(in_short=console.width >= WIDE))
         if console.width < WIDE:
             console.print(method_summaries())

@@ -3,7 +3,9 @@
 OUT/sweep.json            what is swept: the same sweep given again goes on, another one is refused
 OUT/VARIANT/seed-0        a run directory; a variant is called `method=fedavg,training.lr=0.1`
 OUT/results.csv           one line per run
+OUT/results.md            one line per variant, to be put into a page: accuracy, fairness, bytes, seconds
 OUT/curves.png            accuracy over rounds, one line per variant
+OUT/cost.png              accuracy against bytes, one point per variant
 """
 
 from __future__ import annotations
@@ -34,21 +36,23 @@ from polyfed.report.sweeps import (
     failed_clients,
     results_csv,
     sweep_further,
+    sweep_markdown,
     sweep_table,
     variant_result,
 )
 from polyfed.runs import api
 from polyfed.runs.architectures import ModelMaker
-from polyfed.runs.config import RunConfig, read_config, read_content
+from polyfed.runs.config import RUN_NAME, VARIANTS, RunConfig, read_config, read_content
 from polyfed.runs.folders import RUNS_FOLDER, first_difference
 from polyfed.runs.history import RunRecord
-from polyfed.runs.keys import flatten, outer_first, parse_assignment
+from polyfed.runs.keys import flatten, merge, outer_first, parse_assignment
 from polyfed.runs.manifest import other_data
 from polyfed.runs.setup import Simulation
 
 logger = logging.getLogger(__name__)
 
 NOTHING_VARIES = "base"
+VARIANT = "variant"  # where a run file names its variants: the column with their names
 DEFINITION = "sweep.json"
 LONGEST_NAME = 120  # file systems take 255 bytes
 
@@ -146,7 +150,7 @@ class SweepPlan:
         return SweepResult(self.path, runs, rows, failures)
 
     def write(self, result: SweepResult) -> list[Path]:
-        """Write `results.csv` and, if there is anything to draw, `curves.png`; return their paths."""
+        """Write `results.csv`, `results.md` and, if there is anything to draw, the figures; return their paths."""
         finished = [
             FinishedRun(variant.name, variant.values, str(record.path.relative_to(self.path)), record)
             for variant in self.variants
@@ -161,12 +165,18 @@ class SweepPlan:
             curves = {_label(variant): result.runs[variant.name] for variant in self.variants}
             legend = ", ".join(self.variants[0].values)
             written.append(accuracy_curves(curves, self.path / "curves.png", legend=legend))
-        return written
+        if any(row.last_whole and row.sent for row in result.rows):
+            from polyfed.report.cost_points import accuracy_against_bytes  # noqa: PLC0415
+
+            points = {_label(variant): result.runs[variant.name] for variant in self.variants}
+            written.append(accuracy_against_bytes(points, self.path / "cost.png"))
+        disk.replace(self.path / "results.md", sweep_markdown(result.rows).encode())
+        return [*written, self.path / "results.md"]
 
 
 def sweep(
     config: RunFile,
-    sets: Mapping[str, Any],
+    sets: Mapping[str, Any] | None = None,
     *,
     seeds: int = 1,
     out: str | Path | None = None,
@@ -180,7 +190,7 @@ def sweep(
 
     Called again with the same arguments it goes on where it was. Runs that fail are in `failures`; the others go on.
 
-    config: a run file, or its content.
+    config: a run file, or its content; if it has `variants`, each of them is run.
     sets: a list of values for each key that is swept; a single value is set for all.
     seeds: how many; the first is the run file's `seed`, each further one is one higher.
     out: the sweep's folder; `polyfed-runs/NAME-sweep` by default.
@@ -189,7 +199,7 @@ def sweep(
     """
     texts = {
         key: [_as_text(value) for value in (values if isinstance(values, list | tuple) else [values])]
-        for key, values in sets.items()
+        for key, values in (sets or {}).items()
     }
     planned = plan_sweep(config, texts, seeds, out, data=data, models=models)
     planned.begin()
@@ -221,11 +231,12 @@ def plan_sweep(
     given = _Given(data, api.by_name(models))
     varied = [key for key in sorted(sets) if len(sets[key]) > 1]
     found: dict[str, tuple[RunConfig, dict[str, str]]] = {}
-    for combination in itertools.product(*sets.values()):
+    named = named_variants(content)
+    for variant, combination in itertools.product(named, itertools.product(*sets.values())):
         values = dict(zip(sets, combination, strict=True))
-        shown = {key: values[key] for key in varied}
+        shown = ({VARIANT: variant} if variant else {}) | {key: values[key] for key in varied}
         name = _name(shown)
-        checked, fingerprint = _checked(content, values, name if varied else "", given, seeds)
+        checked, fingerprint = _checked(named[variant], values, name if shown else "", given, seeds)
         for other, (known, _) in found.items():
             if known == checked:
                 raise ConfigError(f"{name} is the same run as {other}: leave one out")
@@ -243,6 +254,29 @@ def plan_sweep(
         **({"models": sorted(given.models)} if given.models else {}),
     }
     return SweepPlan(folder, variants, json.loads(json.dumps(definition, default=str)))
+
+
+def named_variants(content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The run files that the variants of a run file stand for, by name; without any, the file itself, with no name."""
+    variants = content.get(VARIANTS)
+    base = {key: value for key, value in content.items() if key != VARIANTS}
+    if variants is None:
+        return {"": base}
+    if not isinstance(variants, Mapping) or not variants:
+        raise ConfigError(f"{VARIANTS}: write name: {{key: value}}, such as slow: {{training.lr: 0.01}}")
+    found = {}
+    for name, changes in variants.items():
+        if not isinstance(name, str) or not RUN_NAME.fullmatch(name):
+            raise ConfigError(
+                f"{VARIANTS}: the name {name!r} may have letters, digits, '-', '_' and '.' alone"
+            )
+        if not isinstance(changes, Mapping) or not all(isinstance(key, str) for key in changes):
+            raise ConfigError(f"{VARIANTS}.{name}: write what differs, such as {{training.lr: 0.01}}")
+        try:
+            found[name] = merge(base, changes)
+        except ConfigError as error:
+            raise ConfigError(f"{VARIANTS}.{name}: {error}") from None
+    return found
 
 
 @dataclass(frozen=True)
@@ -286,7 +320,7 @@ def _checked(
 
 def _name(values: Mapping[str, str]) -> str:
     """A variant's name, which is also a folder's: safe in a shell and on a disk, and not too long."""
-    whole = ",".join(f"{key}={value}" for key, value in values.items())
+    whole = ",".join(value if key == VARIANT else f"{key}={value}" for key, value in values.items())
     name = re.sub(r"[^\w.,=+-]", "-", re.sub(r"[][{}'\"\s]", "", whole)) or NOTHING_VARIES
     if len(name.encode()) > LONGEST_NAME:
         name = f"{name[: LONGEST_NAME // 2]}-{disk.digest(whole.encode())[:8]}"

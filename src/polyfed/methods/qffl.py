@@ -72,6 +72,7 @@ class QFFL(Method):
         "h": Number(least=0),
         "statistics": LikeWeights("weights", only=learn.is_statistic, kind=Kind.STATISTICS),
     }
+    tells: ClassVar = {"weights": Kind.WEIGHTS}
     Settings = QFFLSettings
     settings: QFFLSettings
 

@@ -11,6 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from polyfed.report.drawing import spaced
 from polyfed.report.tables import pools_data, sent_words
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import sent_per_client
@@ -94,13 +95,7 @@ def _draw_cost(axes: Axes, runs: Mapping[str, RunRecord], colours: Mapping[str, 
 def _name_lines(axes: Axes, ends: Sequence[tuple[float, str, str]], last: int) -> None:
     """What is to be said of each line beside its end, moved apart where two would touch."""
     ends = sorted(ends, reverse=True)
-    places = [end for end, _, _ in ends]
-    for _ in range(200):
-        for above in range(len(places) - 1):
-            missing = _APART - (places[above] - places[above + 1])
-            if missing > 0:
-                places[above] += missing / 2
-                places[above + 1] -= missing / 2
+    places = spaced([end for end, _, _ in ends], _APART)
     for (end, words, colour), place in zip(ends, places, strict=True):
         axes.plot([1.015 * last, 1.075 * last], [end, place], color=colour, linewidth=0.7)
         text = axes.text(1.09 * last, place, words, fontsize=8.5, color=colour, va="center")

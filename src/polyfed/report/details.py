@@ -140,11 +140,7 @@ def method_details(name: str, width: int) -> Text:
 
 
 def _method_facts(kind: type[Method], method: Method) -> Iterable[tuple[str, str]]:
-    yield (
-        "needs",
-        "; ".join(_need(need) for need in sorted(method.needs, key=list(Need).index))
-        or "nothing in particular",
-    )
+    yield "needs", needs_words(method)
     yield "different models", mixed_models(kind, method.needs)
     sent = [
         f"{name} ({field_of(what).kind}): {_lower(first_sentence(type(field_of(what))))}"
@@ -161,6 +157,12 @@ def _method_facts(kind: type[Method], method: Method) -> Iterable[tuple[str, str
         else "needs only the mean of the replies"
     )
     yield "a round", single if sent and not all_data else ""
+
+
+def needs_words(method: Method) -> str:
+    """What a method must find in a federation, and which settings of its own would do without."""
+    needs = sorted(method.needs, key=list(Need).index)
+    return "; ".join(map(_need, needs)) or "nothing in particular"
 
 
 def _need(need: Need) -> str:

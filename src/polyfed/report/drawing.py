@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import textwrap
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -51,6 +52,22 @@ def labels(names: Sequence[str], width: int) -> list[str]:
     """Names from outside as labels of at most so many characters a line; two of them never look the same."""
     fitting = distinct(names, width)
     return ["\n".join(plain(line) for line in textwrap.wrap(name, width)) for name in fitting]
+
+
+def spaced(values: Sequence[float], apart: float, low: float = -inf, high: float = inf) -> list[float]:
+    """Places for names beside falling values, moved so that no two touch and, if there is room, all are inside."""
+    places = list(values)
+    for _ in range(500):
+        for above in range(len(places) - 1):
+            missing = apart - (places[above] - places[above + 1])
+            if missing > 0:
+                places[above] += missing / 2
+                places[above + 1] -= missing / 2
+    for place in reversed(range(len(places))):
+        places[place] = max(places[place], low + apart * (len(places) - 1 - place))
+    for place in range(len(places)):
+        places[place] = min(places[place], high - apart * place)
+    return places
 
 
 def check_writable(path: Path) -> None:

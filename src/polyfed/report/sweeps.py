@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from rich.table import Table
@@ -15,7 +16,13 @@ from polyfed.report.measures import Measure, further_measures
 from polyfed.report.tables import amount, further_table, percent
 from polyfed.runs.failures import failures_in_a_line
 from polyfed.runs.history import RunRecord
-from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound, mean_and_spread, sent_per_client
+from polyfed.runs.metrics import (
+    REPORTED_ROUNDS,
+    ReportedRound,
+    mean_and_spread,
+    received_per_client,
+    sent_per_client,
+)
 
 MeanAndSpread = tuple[float, float | None]
 Part = Literal["own", "whole"]
@@ -45,8 +52,14 @@ class VariantResult:
     last_whole: MeanAndSpread | None
     chosen_own: MeanAndSpread | None
     chosen_whole: MeanAndSpread | None
+    worst: MeanAndSpread | None
+    """The accuracy of the client that is worst off on its own test data, at the last round."""
+    unevenness: MeanAndSpread | None
+    """The standard deviation over clients of the accuracy on their own test data, at the last round."""
     sent: float | None
     """Bytes that a client sent, mean over seeds."""
+    received: float | None
+    """Bytes that a client was sent, mean over seeds."""
     seconds: float | None
     """How long a run took, mean over seeds."""
     further: Mapping[ReportedRound, Mapping[Measure, MeanAndSpread | None]] = field(default_factory=dict)
@@ -58,17 +71,21 @@ def variant_result(
 ) -> VariantResult:
     """What a variant reached, from its finished runs."""
     summaries = [run.summary for run in runs]
-    accuracies = {f"{when}_{part}": _accuracy_over_seeds(summaries, when, part) for when, part in ACCURACIES}
-    sent = [sent_per_client(summary) for summary in summaries]
-    seconds = [float(summary["seconds"]) for summary in summaries]
+    accuracies = {
+        f"{when}_{part}": _over_seeds(summaries, partial(accuracy_at, when=when, part=part))
+        for when, part in ACCURACIES
+    }
     return VariantResult(
         variant,
         values,
         len(runs),
         seeds,
         **accuracies,
-        sent=mean_and_spread(sent)[0] if sent else None,
-        seconds=mean_and_spread(seconds)[0] if seconds else None,
+        worst=_over_seeds(summaries, lambda summary: accuracy_at(summary, "last", "own", "worst")),
+        unevenness=_over_seeds(summaries, lambda summary: accuracy_at(summary, "last", "own", "spread")),
+        sent=_mean(map(sent_per_client, summaries)),
+        received=_mean(map(received_per_client, summaries)),
+        seconds=_mean(float(summary["seconds"]) for summary in summaries),
         further={when: _further_over_seeds(runs, when) for when in REPORTED_ROUNDS},
     )
 
@@ -84,17 +101,23 @@ def _further_over_seeds(
     return over_seeds
 
 
-def _accuracy_over_seeds(
-    summaries: Sequence[Mapping[str, Any]], when: ReportedRound, part: Part
+def _over_seeds(
+    summaries: Sequence[Mapping[str, Any]], look: Callable[[Mapping[str, Any]], float | None]
 ) -> MeanAndSpread | None:
-    values = [accuracy_at(summary, when, part) for summary in summaries]
-    known = [value for value in values if value is not None]
+    known = [value for summary in summaries if (value := look(summary)) is not None]
     return mean_and_spread(known) if known else None
 
 
-def accuracy_at(summary: Mapping[str, Any], when: ReportedRound, part: Part) -> float | None:
-    """A run's mean accuracy over clients, at the last round or at the one chosen on validation."""
-    found = ((summary[when] or {}).get(part) or {}).get("mean")
+def _mean(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return mean_and_spread(found)[0] if found else None
+
+
+def accuracy_at(
+    summary: Mapping[str, Any], when: ReportedRound, part: Part, what: str = "mean"
+) -> float | None:
+    """A run's accuracy over clients (mean, worst, best, spread), at the last round or the one chosen on validation."""
+    found = ((summary[when] or {}).get(part) or {}).get(what)
     return None if found is None else float(found)
 
 
@@ -114,9 +137,21 @@ def sweep_table(rows: Sequence[VariantResult]) -> FittedTable:
         title="accuracy in %, mean over clients"
         + (", mean ± standard deviation over seeds" if spread else ""),
         names=keys or ["variant"],
-        headings=["seeds", "own", "all", "own,\nchosen", "all,\nchosen", "sent per\nclient", "seconds"],
+        headings=[
+            "seeds",
+            "own",
+            "all",
+            "own,\nchosen",
+            "all,\nchosen",
+            "worst\nclient",
+            "over\nclients",
+            "sent per\nclient",
+            "received\nper client",
+            "seconds",
+        ],
         rows=[Row([row.values[key] for key in keys] or [row.variant], _cells(row)) for row in rows],
-        caption="own: a client's own test data, all: the whole test set; chosen: at the round best on validation",
+        caption="own: a client's own test data, all: the whole test set; chosen: at the round best on validation;"
+        " worst client, and standard deviation over clients: own test data, last round",
     )
 
 
@@ -127,9 +162,38 @@ def _cells(row: VariantResult) -> list[str]:
         with_spread(row.last_whole),
         with_spread(row.chosen_own),
         with_spread(row.chosen_whole),
-        "–" if row.sent is None else amount(row.sent) if row.sent else "nothing",
-        "–" if row.seconds is None else f"{row.seconds:.1f}",
+        with_spread(row.worst),
+        with_spread(row.unevenness),
+        *_costs(row),
     ]
+
+
+def _costs(row: VariantResult) -> list[str]:
+    sizes = [
+        "–" if size is None else amount(size) if size else "nothing" for size in (row.sent, row.received)
+    ]
+    return [*sizes, "–" if row.seconds is None else f"{row.seconds:.1f}"]
+
+
+SERVER = "server.global"  # what methods call the accuracy of a model that is the server's own
+
+
+def sweep_markdown(rows: Sequence[VariantResult]) -> str:
+    """The variants at the last round as a Markdown table: accuracy, fairness, bytes and seconds."""
+    keys = list(rows[0].values)
+    headings = ["all", "own", "worst client", "over clients", "server", "sent", "received", "seconds"]
+    lines = [[*(keys or ["variant"]), *headings], ["---"] * max(len(keys), 1) + ["---:"] * len(headings)]
+    for row in rows:
+        server = {measure.key: value for measure, value in row.further.get("last", {}).items()}.get(SERVER)
+        accuracies = (row.last_whole, row.last_own, row.worst, row.unevenness, server)
+        names = [row.values[key] for key in keys] or [row.variant]
+        lines.append([*map(_code, names), *map(with_spread, accuracies), *_costs(row)])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _code(text: str) -> str:
+    """A value in a cell of Markdown, as it stands."""
+    return f"`{text.replace('|', ' ').replace('`', ' ')}`"
 
 
 def failed_clients(runs: Mapping[str, Sequence[RunRecord]]) -> list[str]:
@@ -187,7 +251,10 @@ def results_csv(runs: Sequence[FinishedRun]) -> str:
             "seed",
             *names,
             "round_chosen",
+            "own_worst",
+            "own_spread",
             "bytes_sent_per_client",
+            "bytes_received_per_client",
             "seconds",
             "failures",
             "folder",
@@ -204,7 +271,10 @@ def results_csv(runs: Sequence[FinishedRun]) -> str:
                 run.record.config["seed"],
                 *(accuracy_at(summary, when, part) for when, part in ACCURACIES),
                 (summary["chosen"] or {}).get("round"),
+                accuracy_at(summary, "last", "own", "worst"),
+                accuracy_at(summary, "last", "own", "spread"),
                 sent_per_client(summary),
+                received_per_client(summary),
                 summary["seconds"],
                 summary["failures"],
                 run.folder,

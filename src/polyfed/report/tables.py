@@ -216,17 +216,23 @@ def methods_table(*, in_short: bool = True) -> Table:
         table.add_column("in short")
     for name, kind in registered().items():
         method = kind(kind.Settings(), Training())
-        kinds = dict.fromkeys(method.kinds_up().values())
         table.add_row(
             name,
             mixed_models(kind, method.needs),
             "yes" if method.server else "no",
-            "yes" if {Kind.WEIGHTS, Kind.GRADIENTS} & set(kinds) else "no",
+            _yes(bool({Kind.WEIGHTS, Kind.GRADIENTS} & set(method.kinds_up().values()))),
             "labelled" if Need.PUBLIC_LABELS in method.needs else _yes(Need.PUBLIC in method.needs),
-            "all data" if Need.ALL_DATA in method.needs else ", ".join(kinds) or "nothing",
+            leaves_words(method),
             *([escape(method.summary)] if in_short else []),
         )
     return table
+
+
+def leaves_words(method: Method) -> str:
+    """The kinds of what leaves a client, or that all its data do."""
+    if Need.ALL_DATA in method.needs:
+        return "all data"
+    return ", ".join(dict.fromkeys(method.kinds_up().values())) or "nothing"
 
 
 def method_summaries() -> Table:

@@ -26,6 +26,7 @@ from polyfed.yaml_files import UnfitYaml, parse_yaml, read_yaml
 DEFAULT_CLIENTS = 8
 LONGEST_TIMEOUT = 1e6  # seconds, twelve days; the system's clocks overflow far above
 STACK_MOST = 10  # more clients in one stack measured no faster
+VARIANTS = "variants"  # the section of a run file that sweeps alone read
 RUN_NAME = re.compile(r"[\w-][\w.-]*")
 CLIENT_NAME = re.compile(
     r"[^\W\d_]([^\W_]|[.-]){0,99}"
@@ -323,6 +324,7 @@ def settings_of(method: type[Method], given: Mapping[str, Any]) -> MethodSetting
 def read_config(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
     """A run file (or its content), with `a.b=c` overrides, checked."""
     content = read_content(source)
+    content.pop(VARIANTS, None)
     given = {key: (override, value) for override in overrides for key, value in [_read_override(override)]}
     for key in outer_first(given):
         override, value = given[key]

@@ -178,7 +178,16 @@ def chosen_round(lines: Sequence[Mapping[str, Any]]) -> int | None:
 
 def sent_per_client(summary: Mapping[str, Any]) -> float:
     """Bytes that a client sent in the whole run, on average, without framing."""
-    sizes = summary["bytes"]["up"]
+    return _per_client(summary, "up")
+
+
+def received_per_client(summary: Mapping[str, Any]) -> float:
+    """Bytes that a client was sent in the whole run, on average, without framing."""
+    return _per_client(summary, "down")
+
+
+def _per_client(summary: Mapping[str, Any], direction: Literal["up", "down"]) -> float:
+    sizes = summary["bytes"][direction]
     return float(sum(size for kind, size in sizes.items() if kind != Kind.CONTROL) / summary["clients"])
 
 

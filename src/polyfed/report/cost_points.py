@@ -1,0 +1,171 @@
+"""Accuracy against bytes, one point per variant. As in `figures`: no pyplot, no window, no global state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log10
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from polyfed.federation.message import Kind
+from polyfed.report.drawing import COLOURS, INK, labels, save, spaced, style_axes
+from polyfed.report.tables import amount, pools_data
+from polyfed.runs.history import RunRecord
+from polyfed.runs.metrics import mean_and_spread, received_per_client, sent_per_client
+
+_BOUND = "#8a8a8a"
+_LONGEST_LABEL = 28
+_MOST_PANELS = 2
+_APART = 0.029  # of the height, between two names
+_BESIDE = 0.22  # decades between a point and its name
+_COLUMN = 0.4  # decades: points with smaller gaps have their names below each other
+_MARGIN = 3.0  # per cent of accuracy above and below
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A variant: bytes that a client sent and was sent, and accuracy in per cent, over seeds."""
+
+    name: str
+    size: float
+    accuracy: float
+    spread: float
+    weights: bool
+    """Whether weights or gradients left the clients."""
+    bound: bool
+    """Whether nothing travels, or all data do: a level to compare with."""
+
+
+def accuracy_against_bytes(variants: Mapping[str, Sequence[RunRecord]], path: Path | str) -> Path:
+    """Draw accuracy on the whole test set (mean over clients and seeds) against the bytes of a client, up and down.
+
+    variants: finished runs by label, one per seed. Those whose clients have other models get a panel of their own,
+        unless that were more than two. Where nothing travels, or all data do, accuracy is a dashed line.
+    path: where to write; the ending (.png, .svg, .pdf) chooses the format.
+    """
+    shown = dict(zip(labels(list(variants), _LONGEST_LABEL), variants.values(), strict=True))
+    panels: dict[str, dict[str, Sequence[RunRecord]]] = {}
+    for name, runs in shown.items():
+        if runs and "whole" in runs[0].summary["last"]:
+            panels.setdefault(", ".join(runs[0].config["models"]["names"]), {})[name] = runs
+    if len(panels) > _MOST_PANELS:
+        panels = {"": {name: runs for panel in panels.values() for name, runs in panel.items()}}
+    points = {title: [_point(name, runs) for name, runs in panel.items()] for title, panel in panels.items()}
+    if not any(not point.bound for panel in points.values() for point in panel):
+        raise ValueError("no run has an accuracy on the whole test set and bytes to draw")
+    figure = Figure(figsize=(1.0 + 5.2 * len(points), 6.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)  # type: ignore[union-attr, call-arg]
+    all_axes = np.ravel(figure.subplots(1, len(points), squeeze=False, sharey=True, sharex=True))
+    drawn = [point for panel in points.values() for point in panel]
+    levels = [point.accuracy for point in drawn]
+    low, high = min(levels) - _MARGIN, max(levels) + _MARGIN
+    _scale_bytes(all_axes[0], [point.size for point in drawn if not point.bound])
+    for axes, (title, panel) in zip(all_axes, points.items(), strict=True):
+        _draw_panel(axes, panel, low, high)
+        axes.set_title(f"clients' models: {title}" if title else "", fontsize=9.5, color=INK, loc="left")
+    all_axes[0].set_ylabel("accuracy on the whole test set in %, mean over clients", fontsize=9, color=INK)
+    handles = {
+        text: mark for axes in all_axes for mark, text in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(
+        handles.values(),
+        handles.keys(),
+        loc="outside lower center",
+        ncols=len(points) + 1,
+        frameon=False,
+        fontsize=8,
+        labelcolor=INK,
+    )
+    return save(figure, Path(path))
+
+
+def _point(name: str, runs: Sequence[RunRecord]) -> _Point:
+    summaries = [run.summary for run in runs]
+    mean, spread = mean_and_spread([100 * summary["last"]["whole"]["mean"] for summary in summaries])
+    sizes = [sent_per_client(summary) + received_per_client(summary) for summary in summaries]
+    size = mean_and_spread(sizes)[0]
+    weights = bool({Kind.WEIGHTS, Kind.GRADIENTS} & set(summaries[0]["bytes"]["up"]))
+    return _Point(name, size, mean, spread or 0.0, weights, not size or pools_data(summaries[0]))
+
+
+def _draw_panel(axes: Axes, points: Sequence[_Point], low: float, high: float) -> None:
+    style_axes(axes)
+    axes.set_ylim(low, high)
+    axes.set_xlabel("bytes that a client sent and received", fontsize=9, color=INK)
+    for weights, words in (
+        (True, "weights or gradients leave a client"),
+        (False, "answers or prototypes do"),
+    ):
+        some = [point for point in points if point.weights == weights and not point.bound]
+        if some:
+            axes.errorbar(
+                [point.size for point in some],
+                [point.accuracy for point in some],
+                [point.spread for point in some],
+                fmt="o",
+                markersize=4.5,
+                linewidth=0,
+                elinewidth=0.8,
+                color=_colour(weights),
+                label=words,
+                zorder=3,
+            )
+    bounds = [point for point in points if point.bound]
+    for number, point in enumerate(bounds):
+        label = None if number else "nothing travels, or all data do"
+        axes.axhline(
+            point.accuracy, color=_BOUND, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1, label=label
+        )
+    _name_points(axes, points, low, high)
+
+
+def _colour(weights: bool) -> str:
+    return COLOURS[0] if weights else COLOURS[1]
+
+
+def _name_points(axes: Axes, points: Sequence[_Point], low: float, high: float) -> None:
+    """Names to the right of points, those of points that are near each other in one column, moved apart."""
+    apart = _APART * (high - low)
+    columns: list[list[_Point]] = []
+    for point in sorted((point for point in points if not point.bound), key=lambda point: point.size):
+        if columns and log10(point.size) - log10(columns[-1][-1].size) < _COLUMN:
+            columns[-1].append(point)
+        else:
+            columns.append([point])
+    for column in columns:
+        at = max(point.size for point in column) * 10**_BESIDE
+        ordered = sorted(column, key=lambda point: -point.accuracy)
+        places = spaced([point.accuracy for point in ordered], apart, low + apart / 2, high - apart / 2)
+        for point, place in zip(ordered, places, strict=True):
+            colour = _colour(point.weights)
+            axes.plot([point.size, at], [point.accuracy, place], color=colour, linewidth=0.5, zorder=2)
+            text = axes.text(at * 1.03, place, point.name, fontsize=7.5, color=colour, va="center", zorder=4)
+            text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.3, "alpha": 0.8})
+    bounds = sorted((point for point in points if point.bound), key=lambda point: -point.accuracy)
+    places = spaced([point.accuracy for point in bounds], apart, low, high - apart)
+    for point, place in zip(bounds, places, strict=True):
+        axes.annotate(
+            point.name,
+            (0.005, place),
+            xycoords=("axes fraction", "data"),
+            fontsize=7.5,
+            color=_BOUND,
+            va="bottom",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.3},
+        )
+
+
+def _scale_bytes(axes: Axes, sizes: Sequence[float]) -> None:
+    """Bytes along x, for all panels. Before anything is drawn: all sizes may be the same."""
+    axes.set_xscale("log")
+    axes.set_xlim(min(sizes) / 10**0.6, max(sizes) * 10**0.9)  # room for names on both sides
+    axes.xaxis.set_major_locator(LogLocator(numticks=10))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _place: amount(size).replace(".0 ", " ")))

@@ -1,0 +1,53 @@
+"""The figure of accuracy against bytes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from polyfed.report.cost_points import accuracy_against_bytes
+from polyfed.report.drawing import spaced
+from polyfed.runs.history import RunRecord
+
+
+def test_every_variant_has_its_name_and_different_models_a_panel_of_their_own(
+    records: dict[str, RunRecord], tmp_path: Path
+) -> None:
+    runs = {f"{name}, in words": [record] for name, record in records.items()}
+    text = accuracy_against_bytes(runs, tmp_path / "cost.svg").read_text()
+    said = re.findall(r"<!-- (.*?) -->", text)
+    assert set(runs) <= set(said)
+    for words in (
+        "weights or gradients leave a client",
+        "answers or prototypes do",
+        "clients' models: mlp-small",
+    ):
+        assert words in said
+    assert "nothing travels, or all data do" in said  # local is a level, not a point
+
+
+def test_where_all_send_the_same_bytes_there_is_a_figure_too(
+    records: dict[str, RunRecord], tmp_path: Path
+) -> None:
+    runs = {"local": [records["local"]], "a": [records["fedavg"]], "b": [records["fedavg"]]}
+    said = re.findall(r"<!-- (.*?) -->", accuracy_against_bytes(runs, tmp_path / "cost.svg").read_text())
+    assert {"a", "b", "local"} <= set(said)
+
+
+def test_without_anything_that_travels_there_is_nothing_to_draw(
+    records: dict[str, RunRecord], tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="bytes to draw"):
+        accuracy_against_bytes({"local": [records["local"]]}, tmp_path / "cost.png")
+
+
+def test_names_are_moved_apart_around_where_they_belong() -> None:
+    assert spaced([90.0, 50.0], 3.0, 0.0, 100.0) == [90.0, 50.0]
+    assert spaced([50.0, 50.0], 3.0, 0.0, 100.0) == [51.5, 48.5]
+    high, middle, low = spaced([50.0, 50.0, 50.0], 3.0, 0.0, 100.0)
+    assert (high - middle, middle - low) == pytest.approx((3.0, 3.0), abs=1e-6)
+    assert high + middle + low == pytest.approx(150.0)
+    assert spaced([99.0, 99.0], 3.0, 0.0, 100.0) == [100.0, 97.0]
+    assert spaced([1.0, 1.0], 3.0, 0.0, 100.0) == [3.0, 0.0]
