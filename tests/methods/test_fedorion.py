@@ -199,7 +199,7 @@ def test_eq_3_by_hand_with_two_teachers() -> None:
     p = ((3/4 + 3 · 1/5) / 4, (1/4 + 3 · 4/5) / 4) = (0.3375, 0.6625). A student that says (1/2, 1/2) has the gradient
     1/2 − p in its biases: one step of lr 0.1 makes them (−0.01625, 0.01625).
     """
-    settings = NoiseSettings(distil={"epochs": 1, "batch": 4, "lr": 0.1})  # type: ignore[arg-type]
+    settings = NoiseSettings(distil={"epochs": 1, "batch": 4, "lr": 0.1})
     network = nn.Linear(2, 2)
     helper = cast(
         Assistant, SimpleNamespace(scratch_model=lambda _: network, shape=(2,), device=torch.device("cpu"))

@@ -98,7 +98,9 @@ class FedORION(Method):
         if self.settings.distillation:
             noise_distillation.check(self.settings, federation)
         elif not self.settings.aggregate:
-            raise MethodError("the global model would never learn: set method.aggregate or method.distillation")
+            raise MethodError(
+                "the global model would never learn: set method.aggregate or method.distillation"
+            )
 
     @client_step
     def learn(self, me: Client, weights: Weights, architecture: str) -> Fields:
