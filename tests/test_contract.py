@@ -118,6 +118,32 @@ def test_the_variants_of_fedkem_keep_the_contract(settings: dict[str, Any], conf
     check_method(registered()["fedkem"], config={"models": models, **config}, **settings)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "config"),
+    [
+        (
+            {
+                "mutual": "answers",
+                "updates": "in-turn",
+                "selective": False,
+                "noise": "dead-leaves",
+                "distil": {"epochs": 2, "batch": 8},
+            },
+            HALF,
+        ),
+        (
+            {"mutual": "none", "aggregate": False, "distil": {"keep_optimiser": True, "cosine": True}},
+            {"training": {"momentum": 0.9, "keep_optimiser": True}, "models": {"server": "smallest"}},
+        ),
+    ],
+    ids=["everybody mutually", "distillation alone with kept moments"],
+)
+def test_the_variants_of_fedorion_keep_the_contract(settings: dict[str, Any], config: dict[str, Any]) -> None:
+    models = {"names": ["mlp", "mlp-small"], **config.get("models", {})}
+    check_method(registered()["fedorion"], config={**config, "models": models}, **settings)
+
+
 CACHED = {"inactive": "cached"}
 
 

@@ -28,24 +28,28 @@ TYPES = [
 
 
 class Odd(Inline):
-    """The first client's weights arrive in another type, or with something else about them changed."""
+    """A field of the first client, weights, arrives in another type, or with something else about it changed."""
 
-    def __init__(self, change: Any) -> None:
+    def __init__(self, change: Any, field: str = "weights") -> None:
         super().__init__()
         self.change = change
+        self.field = field
 
     def run(self, task: Task) -> Iterator[Outcome]:
         for outcome in super().run(task):
             fields = decode(outcome.reply) if isinstance(outcome, Success) else {}
-            if isinstance(outcome, Success) and outcome.client == 0 and "weights" in fields:
-                fields["weights"] = {name: self.change(tensor) for name, tensor in fields["weights"].items()}
+            if isinstance(outcome, Success) and outcome.client == 0 and self.field in fields:
+                sent = fields[self.field]
+                fields[self.field] = {name: self.change(tensor) for name, tensor in sent.items()}
                 yield dataclasses.replace(outcome, reply=encode(fields))
             else:
                 yield outcome
 
 
-def only_the_first_is_left_out(make_run: MakeRun, method: Any, change: Any, **changes: Any) -> None:
-    run = make_run(method, Odd(change), rounds=2, **changes)
+def only_the_first_is_left_out(
+    make_run: MakeRun, method: Any, change: Any, field: str = "weights", **changes: Any
+) -> None:
+    run = make_run(method, Odd(change, field), rounds=2, **changes)
     run.go()
     assert run.finished
     lines = [json.loads(line) for line in (run.path / "history.jsonl").read_text().splitlines()]
@@ -63,7 +67,7 @@ def test_weights_of_another_type_are_left_out(make_run: MakeRun, method: Any, ki
 
 @pytest.mark.parametrize("method", ["fedprox", "feddf", "fedkf", "fedgkd"])
 def test_every_method_that_sends_weights_leaves_them_out(make_run: MakeRun, method: str) -> None:
-    public = {"data": {"public": {"source": "share", "share": 0.2}}}
+    public: dict[str, Any] = {"data": {"public": {"source": "share", "share": 0.2}}}
     only_the_first_is_left_out(make_run, method, lambda tensor: tensor.to(torch.int32), **public)
 
 
@@ -84,3 +88,14 @@ def test_weights_of_another_form_are_left_out(make_run: MakeRun, name: str) -> N
         return change(tensor)
 
     only_the_first_is_left_out(make_run, "fedavg", spoilt)
+
+
+@pytest.mark.parametrize("field", ["weights", "model"])
+@pytest.mark.parametrize("name", [*ODD, "float64"])
+def test_a_model_that_was_not_sent_to_the_client_must_be_of_its_architecture(
+    make_run: MakeRun, name: str, field: str
+) -> None:
+    """FedORION: the first client sends a copy of the global model (mlp-small) and its own (mlp)."""
+    change = {**ODD, "float64": lambda tensor: tensor.double()}[name]
+    models = {"names": ["mlp", "mlp-small"]}
+    only_the_first_is_left_out(make_run, "fedorion", change, field, models=models)

@@ -19,6 +19,7 @@ from polyfed.federation.fields import (
     Indices,
     LikeWeights,
     Number,
+    OwnWeights,
     Probabilities,
     RowNumbers,
     Surroundings,
@@ -38,6 +39,7 @@ WEIGHTS = {
     "running_mean": torch.zeros(2),
     "num_batches_tracked": torch.tensor(0),
 }
+OWN = {"weight": torch.zeros(4, 3, device="meta"), "num_batches_tracked": torch.tensor(0, device="meta")}
 SENT: dict[str, Any] = {"rows": torch.arange(4), "weights": WEIGHTS}
 
 
@@ -45,7 +47,8 @@ def refusal(declared: Any, value: Any, **others: Any) -> str | None:
     """Why a reply of this one field (and others, of bare kinds) is not let in."""
     fields = {"field": value, **others}
     sends: Declared = {"field": declared, **dict.fromkeys(others, Kind.CONTROL)}
-    return why_refused(sends, ["field"], fields, Surroundings(SIZES, sent=SENT, reply=fields))
+    around = Surroundings(SIZES, sent=SENT, reply=fields, own_model=lambda: OWN)
+    return why_refused(sends, ["field"], fields, around)
 
 
 def even(rows: int, columns: int) -> Tensor:
@@ -79,6 +82,8 @@ def even(rows: int, columns: int) -> Tensor:
             LikeWeights("weights", only=is_statistic),
             {name: WEIGHTS[name] for name in ("num_batches_tracked", "running_mean")},
         ),
+        (OwnWeights(), {"weight": torch.ones(4, 3), "num_batches_tracked": torch.tensor(2)}),
+        (OwnWeights(only=is_statistic), {"num_batches_tracked": torch.tensor(2)}),
         (Number(0, 1), 0),
         (Number(0, 1), 1.0),
         (Number(), -1e30),
@@ -188,9 +193,34 @@ def test_weights_unlike_those_that_were_sent_are_refused(changes: dict[str, Any]
     assert refusal(LikeWeights("weights"), sent_back) == reason
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (
+            {"weight": torch.zeros(2, 3)},
+            "its field 'weight' are of another size than the model's",
+        ),  # as was sent
+        (
+            {"weight": torch.zeros(4, 3).half()},
+            "its field 'weight' are of another type (torch.float16) than the model's (torch.float32)",
+        ),
+        ({"running_mean": torch.zeros(2)}, "its field have other names than the model's"),
+        ({"weight": None}, "its field have other names than the model's"),
+        ({"weight": torch.full((4, 3), float("nan"))}, "its field hold NaN or infinity"),
+    ],
+)
+def test_weights_unlike_those_of_the_clients_own_model_are_refused(
+    changes: dict[str, Any], reason: str
+) -> None:
+    good = {"weight": torch.zeros(4, 3), "num_batches_tracked": torch.tensor(0)}
+    sent_up = {name: value for name, value in {**good, **changes}.items() if value is not None}
+    assert str(refusal(OwnWeights(), sent_up)).replace("field['weight']", "field") == reason
+
+
 @pytest.mark.parametrize("value", [{}, torch.zeros(3), None, "weights", [torch.zeros(2)]])
-def test_what_is_not_weights_is_refused(value: Any) -> None:
-    assert refusal(LikeWeights("weights"), value) == "its reply has no field at all"
+@pytest.mark.parametrize("declared", [LikeWeights("weights"), OwnWeights()])
+def test_what_is_not_weights_is_refused(declared: Any, value: Any) -> None:
+    assert refusal(declared, value) == "its reply has no field at all"
 
 
 def test_of_some_names_only_neither_more_nor_fewer_are_let_in() -> None:

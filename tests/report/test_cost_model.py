@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.conftest import Command
 
+from polyfed import models
+from polyfed.experiments import measured_cost
 from polyfed.report.cost_model import CostModel
 
 PAPER = CostModel(
@@ -43,6 +45,8 @@ def test_a_server_step_is_a_student_and_the_teachers_forward_passes() -> None:
     two = CostModel(clients=2, prototypes=2, ratio=3, skipping=0.5, backward=1, local=0, server=1)
     assert two.fedorion() == (0, 3)
     assert two.feddf() == (0, 8)
+    assert two.feddf(asked_once=True) == (0, 6)  # 4 + 2
+    assert two.speed_up(asked_once=True) == 2
 
 
 def test_the_papers_number_for_20_clients_is_not_what_its_formula_gives() -> None:
@@ -60,6 +64,39 @@ def test_the_command_prints_and_draws_the_prediction(command: Command) -> None:
     assert "nothing was measured" in said.out
     assert Path("c.png").read_bytes().startswith(b"\x89PNG")
     assert command("cost", "--no-figure").code == 0 and not Path("cost.png").exists()
+
+
+def test_both_methods_are_timed_beside_the_prediction(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three clients, one with mlp-small, of 8×8 images. K 3: a = 1/3 + 2/3 M, teachers 3 a / 4 = (1 + 2 M) / 4.
+
+    FedORION: 3 (1 + 2/3 M) · 10 + (1 + teachers) · 5; FedDF: 3 a · 10 + (2 teachers + 1 + M) · 5.
+    """
+    tiny = {
+        "SMALL": "mlp-small",
+        "LARGE": "mlp",
+        "CLIENTS": 3,
+        "SKIPPING": 1,
+        "SIDE": 8,
+        "ROUNDS": 1,
+        "REPEATS": 2,
+    }
+    for name, value in tiny.items():
+        monkeypatch.setattr(measured_cost, name, value)
+    # mlp-small: 192 · 64 + 64 + 64 · 10 + 10 = 13,002
+    m = models.size("mlp", (3, 8, 8), 10).parameters / 13_002
+    orion = 3 * (1 + 2 / 3 * m) * 10 + (1 + (1 + 2 * m) / 4) * 5
+    feddf = 3 * (1 / 3 + 2 / 3 * m) * 10 + (2 * (1 + 2 * m) / 4 + 1 + m) * 5
+    said = command("cost", "--measure", "--no-figure")
+    assert (said.code, said.err) == (0, "")
+    told = " ".join(said.out.split())
+    assert "nothing was measured" not in told
+    assert "measured speed-up on this machine, for N = 3, P = 2" in told
+    assert f"Predicted for this federation: {feddf / orion:.2f}" in told
+    found = measured_cost.Measured(measured_cost.federation(3.0), (3.0, 2.0, 4.0), (1.0, 2.0, 2.0))
+    assert found.speed_ups == [1.0, 2.0, 3.0]
+    assert "2.00 (1.00 to 3.00); a round takes FedDF 3.00 s and FedORION 2.00 s" in found.in_words()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from polyfed.learn import Training
 from polyfed.methods.dsfl import DSFL
 from polyfed.methods.fedavg import FedAvg
 from polyfed.methods.pooled import Pooled
-from polyfed.runs.architectures import NAMED
+from polyfed.runs.architectures import NAMED, REASONS
 from polyfed.runs.assignment import read_assignment
 from polyfed.runs.config import read_config
 from polyfed.runs.history import RunRecord
@@ -92,7 +92,8 @@ def test_equal_budgets_are_one_group() -> None:
 def test_a_million_clients_are_a_few_megabytes_and_no_objects() -> None:
     federation = simulated(**MIXED)
     models = federation.models
-    models.which, models.reasons = np.arange(1_000_000) % 2, {17: NAMED}
+    models.which, models.reasons = np.arange(1_000_000) % 2, np.zeros(1_000_000, dtype=np.int8)
+    models.reasons[17] = REASONS.index(NAMED)
     found = federation.assignment
     written = json.dumps(found.model_dump())
     assert len(found.groups) == 7  # two models by three budgets, and the one that is named

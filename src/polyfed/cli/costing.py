@@ -1,4 +1,4 @@
-"""What FedORION would compute less than FedDF, by the cost model of paper 002."""
+"""How much less FedORION computes than FedDF: by the cost model of paper 002, and as measured here."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ OTHERS = (20, 30, 50, 100)
 """Numbers of clients beside the one that was asked for, in the table and in the figure."""
 
 
-def cost(model: CostModel, figure: Path | None) -> None:
-    """Print the predicted work of both methods and the speed-up, and draw Figure 5."""
+def cost(model: CostModel, figure: Path | None, *, measured: bool) -> None:
+    """Print the predicted work of both methods and the speed-up, draw Figure 5, and time both if so asked."""
     if not all(map(math.isfinite, astuple(model))):
         raise ConfigError("an option is infinite: give numbers")
     if model.local + model.server == 0:
@@ -33,8 +33,14 @@ def cost(model: CostModel, figure: Path | None) -> None:
         f" α = {model.skipping:g}: {model.speed_up():.2f}"
     )
     say(
-        "It counts work by the formulas of appendix B, of all clients and the server together; nothing was measured."
+        "It counts work by the formulas of appendix B, of all clients and the server together"
+        f"{'' if measured else '; nothing was measured'}."
     )
+    if measured:
+        # Imported only where something is timed: PyTorch takes seconds of every launch.
+        from polyfed.experiments.measured_cost import measure  # noqa: PLC0415
+
+        say(measure(model.backward).in_words())
     if figure is not None:
         from polyfed.report.cost_figure import speed_up_figure  # noqa: PLC0415
 

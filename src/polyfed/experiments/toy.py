@@ -28,7 +28,7 @@ from polyfed.runs.trained import form_of, predict
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-METHOD = "fedmd"
+METHOD = "fedorion"
 """What is shown unless another method is asked for."""
 
 CLASSES = 3

@@ -73,9 +73,9 @@ class EngineFleet:
         ledger: Ledger,
         cohorts: Cohorts,
         sizes: Mapping[str, int],
+        build: Callable[[str], nn.Module],
         stack: int = 1,
         stackable: frozenset[str] = frozenset(),
-        build: Callable[[str], nn.Module] | None = None,
     ) -> None:
         """sizes: what declared fields are compared with (outputs, classes, public rows).
 
@@ -324,7 +324,6 @@ class EngineFleet:
     def _like_model(self, architecture: str) -> dict[str, Tensor]:
         """Names, shapes and types of an architecture's tensors; without their numbers, which take room."""
         if architecture not in self._models:
-            assert self._build is not None
             tensors = learn.named_tensors(self._build(architecture))
             self._models[architecture] = {name: tensor.to("meta") for name, tensor in tensors.items()}
         return self._models[architecture]

@@ -15,7 +15,7 @@ Eq. 3 is linear in the teachers' probabilities, so their weighted mean is all th
 on whichever core is free, and is let go. In memory are a model per architecture and one table, whatever the cohort.
 
 Noise gets into nobody's running statistics (see `noise_distillation`): those of the global model are the mean of what
-its copies saw on real rows.
+its copies saw on real rows; with `aggregate: false` too, which averages nothing else.
 
 The paper writes the teacher's answer first in Eq. 1 to 3; read as printed, the network that learns would be the target.
 Answers of the other are constants, and both losses are of the same forward passes unless `updates: in-turn`.
@@ -29,6 +29,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from polyfed import learn
+from polyfed.errors import MethodError
 from polyfed.federation import (
     Assistant,
     Client,
@@ -54,11 +55,12 @@ from polyfed.methods import local_training, mutual_training, noise_distillation
 class FedORIONSettings(noise_distillation.NoiseSettings):
     mutual: Literal["both", "answers", "none"] = "both"
     """What the copies of the global model learn from: labels and the client's answers (Eq. 2); the answers alone, as
-    the paper's text says of its ablation; or nothing: only models of the global architecture are averaged."""
+    the paper's text says of its ablation; or there are none, and only clients that train alone are averaged."""
     selective: bool = True
     """Whether clients whose own model is of the global architecture train it alone, beginning with the global one."""
     aggregate: bool = True
-    """Whether the global model becomes the mean of its copies before it is distilled into."""
+    """Whether the global model becomes the mean of its copies before it is distilled into; else it has the mean of
+    their running statistics alone."""
     distillation: bool = True
     """Whether the global model learns from the clients' own models; without that they do not leave the clients."""
     weighting: Literal["samples", "uniform"] = "uniform"
@@ -93,7 +95,12 @@ class FedORION(Method):
         return None  # more goes up than down
 
     def check(self, federation: FederationFacts) -> None:
-        noise_distillation.check(self.settings, federation)
+        if self.settings.distillation:
+            noise_distillation.check(self.settings, federation)
+        elif not self.settings.aggregate:
+            raise MethodError(
+                "the global model would never learn: set method.aggregate or method.distillation"
+            )
 
     @client_step
     def learn(self, me: Client, weights: Weights, architecture: str) -> Fields:
@@ -136,9 +143,11 @@ class FedORION(Method):
         teachers = self.received(replies, copies, server)
         noise = noise_distillation.told(server, self.settings) if self.settings.distillation else {}
         for said in server.spread(self.answer, teachers, **noise):
-            teacher.add(said["probabilities"], said["samples"])
-        if self.settings.aggregate and copies.total:
-            learn.load_weights(server.model, copies.result())
+            if said["probabilities"].isfinite().all():  # weights that are finite can overflow
+                teacher.add(said["probabilities"], said["samples"])
+        mean, whole = copies.result(), self.settings.aggregate
+        taken = {name: mean[name] for name in mean if whole or learn.is_statistic(name)}
+        learn.load_weights(server.model, taken, partly=True)
         if teacher.total:
             noise_distillation.distil(server, teacher.result(), self.settings, **noise)
         server.measure("global")

@@ -41,8 +41,12 @@ class NoiseSettings(MethodSettings):
 
 
 def check(settings: NoiseSettings, federation: FederationFacts) -> None:
-    """Refuse noise that there is not for these inputs, and more of it than can be sent around."""
+    """Refuse noise that there is not for these inputs, more of it than can be sent around, and batches of one row."""
     noise.check(settings.noise, federation.shape)
+    if settings.distil.batch < 2:
+        raise MethodError(
+            "noise is normalised by the batch at hand: set method.distil.batch=128, or 2 at least"
+        )
     size = 4 * settings.batches() * settings.distil.batch * torch.Size(federation.shape).numel()
     if settings.noise != "gaussian" and size > MOST_BYTES:
         raise MethodError(
@@ -51,14 +55,15 @@ def check(settings: NoiseSettings, federation: FederationFacts) -> None:
 
 
 def told(server: Server, settings: NoiseSettings) -> dict[str, Any]:
-    """A round's noise: the seed of its stream, and all of it where drawing takes long.
+    """A round's noise: the seed of its stream, or all of it where drawing takes long.
 
     Gaussian noise is drawn again by whoever needs it, which takes less time and room than sending it around.
     """
-    seed = int(torch.randint(2**62, (), generator=server.rng("noise")))
+    stream = server.rng("noise")
     if settings.noise == "gaussian":
-        return {"seed": seed, "drawn": None}
-    return {"seed": seed, "drawn": torch.cat([*_batches(server, settings, seed)])}
+        return {"seed": int(torch.randint(2**62, (), generator=stream)), "drawn": None}
+    rows = settings.batches() * settings.distil.batch
+    return {"seed": 0, "drawn": noise.draw(settings.noise, rows, server.shape, stream, server.limits)}
 
 
 def answer(
@@ -75,7 +80,7 @@ def answer(
     with learn.evaluating(teacher), learn.batch_statistics(teacher), torch.no_grad():
         answers = [
             learn.soften(teacher(laid_out(z.to(helper.device), teacher)), settings.distil.temperature)
-            for z in _batches(helper, settings, seed, drawn)
+            for z in _batches(settings, helper.shape, seed, drawn)
         ]
     return torch.cat(answers)
 
@@ -90,20 +95,18 @@ def distil(server: Server, teacher: Tensor, settings: NoiseSettings, seed: int, 
     learner = learn.Learner(server.model, how, memory, cosine_steps=cosine_steps)
     answers: Iterable[Tensor] = teacher.to(server.device).split(how.batch)
     with learn.batch_statistics(server.model):
-        for z, said in zip(_batches(server, settings, seed, drawn), answers, strict=True):
+        for z, said in zip(_batches(settings, server.shape, seed, drawn), answers, strict=True):
             learner.step(loss(server.model(laid_out(z.to(server.device), server.model)), said))
     learner.finish()
 
 
 def _batches(
-    node: Server | Assistant, settings: NoiseSettings, seed: int, drawn: Tensor | None = None
+    settings: NoiseSettings, shape: tuple[int, ...], seed: int, drawn: Tensor | None
 ) -> Iterator[Tensor]:
     """The round's noise, batch by batch."""
-    size = settings.distil.batch
     if drawn is not None:
-        yield from drawn.split(size)
+        yield from drawn.split(settings.distil.batch)
         return
-    generator = torch.Generator().manual_seed(seed)
-    limits = node.limits if isinstance(node, Server) else None  # which Gaussian noise does not have
+    stream = torch.Generator().manual_seed(seed)
     for _ in range(settings.batches()):
-        yield noise.draw(settings.noise, size, node.shape, generator, limits)
+        yield noise.draw("gaussian", settings.distil.batch, shape, stream)

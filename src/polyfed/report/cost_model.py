@@ -61,17 +61,21 @@ class CostModel:
         clients = self.clients * (1 + (1 - self.skipping) * self.ratio) * self.local
         return clients, (1 + self.teachers) * self.server
 
-    def feddf(self) -> tuple[float, float]:
-        """What clients and the server compute in a round of FedDF, in steps of the small model."""
+    def feddf(self, *, asked_once: bool = False) -> tuple[float, float]:
+        """What clients and the server compute in a round of FedDF, in steps of the small model.
+
+        asked_once: whether the teachers' answers serve all students, as in `feddf` here; in the appendix each asks.
+        """
         students = 1 + (self.prototypes - 1) * self.ratio
+        passes = 1 if asked_once else self.prototypes
         return (
             self.clients * self.mean_model * self.local,
-            (self.prototypes * self.teachers + students) * self.server,
+            (passes * self.teachers + students) * self.server,
         )
 
-    def speed_up(self) -> float:
+    def speed_up(self, *, asked_once: bool = False) -> float:
         """How many times as much FedDF computes as FedORION."""
-        return sum(self.feddf()) / sum(self.fedorion())
+        return sum(self.feddf(asked_once=asked_once)) / sum(self.fedorion())
 
 
 def cost_table(models: Sequence[CostModel]) -> Table:

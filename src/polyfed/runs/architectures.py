@@ -19,7 +19,7 @@ from polyfed.federation.method import Method, Need
 from polyfed.federation.roster import Facts
 from polyfed.models import Budget
 from polyfed.runs.assignment import MOST, Assignment, Group, Limits, ModelSize, limits_in_words
-from polyfed.runs.config import Models, OwnModel, RunConfig
+from polyfed.runs.config import SMALLEST_MODEL, Models, OwnModel, RunConfig
 from polyfed.runs.federated_data import FederatedData
 from polyfed.seeds import Seeds
 
@@ -29,9 +29,11 @@ logger = logging.getLogger(__name__)
 
 RULES = {"round-robin": "in turn", "random": "drawn at random"}
 ONLY = "the only model"
+LEFT = "the only model without a share"
 NAMED = "named in models.clients"
-SHARED = "its part of models.shares"
-SMALLEST = "smallest"  # as models.server
+SHARED = "drawn by models.shares"
+REASONS = ("", SHARED, NAMED)
+"""Why a client trains what it does, by `Architectures.reasons`; the first is the rule for all."""
 
 
 class Architectures:
@@ -73,10 +75,10 @@ class Architectures:
 
     def _assign(self, clients: Sequence[str]) -> None:
         wanted = self.config.models
-        shared = _by_share(wanted.shares, len(clients), self.seeds.numpy("shares"))
-        others = [name for name in self.dealt if name not in wanted.shares] or self.dealt
+        self.offered = [name for name in self.dealt if name not in wanted.shares] or self.dealt
+        """The names of the models that are dealt out to those clients for which none is drawn or named."""
         which = models.assign_models(
-            others,
+            self.offered,
             len(clients),
             wanted.assign,
             rng=self.seeds.numpy("models"),
@@ -86,25 +88,36 @@ class Architectures:
             norm=wanted.norm,
             batch=self.config.training.batch,
             features=wanted.features,
-            own={name: self.build(name) for name in others if self.is_own(name)},
+            own={name: self.build(name) for name in self.offered if self.is_own(name)},
         )
+        self.reasons = np.zeros(len(clients), dtype=np.int8)
+        """For each client the place in `REASONS` of why it trains what it does."""
         by_name = _by_name(wanted.clients, clients)
-        self.reasons = {**dict.fromkeys(shared, SHARED), **dict.fromkeys(by_name, NAMED)}
-        """Why some clients train what they do, where it is not by the rule for all."""
-        chosen = {**shared, **by_name}
-        names = list(dict.fromkeys([*others, *self.dealt, *chosen.values()]))
-        for index, name in chosen.items():
-            which[index] = names.index(name)
+        names = list(dict.fromkeys([*self.offered, *wanted.shares, *by_name.values()]))
+        for name, drawn in _by_share(wanted.shares, len(clients), self.seeds.numpy("shares")).items():
+            which[drawn], self.reasons[drawn] = names.index(name), REASONS.index(SHARED)
+        for index, name in by_name.items():
+            which[index], self.reasons[index] = names.index(name), REASONS.index(NAMED)
+        self._check_shares(wanted)
         used = np.unique(which)
         self.names = tuple(names[place] for place in used)
         """Every architecture that a client trains."""
         self.which = np.searchsorted(used, which)
         """For each client the place of its architecture in `names`."""
 
+    def _check_shares(self, wanted: Models) -> None:
+        """Refuse shares that leave clients over, to which no other model could be dealt."""
+        over = int((self.reasons == 0).sum())
+        if wanted.shares and over and set(self.offered) <= wanted.shares.keys():
+            raise ConfigError(
+                f"models.shares leave {over} of {len(self.reasons)} clients without a model: let them add up to 1, or"
+                " name another model in models.names"
+            )
+
     def _name_server_model(self, method: Method) -> None:
         """Resolve `smallest` (of the clients' models), which some methods take where no server model is named."""
         server = self.config.models.server or method.default_server
-        if server == SMALLEST:
+        if server == SMALLEST_MODEL:
             server = min(self.names, key=lambda name: self.size(name).parameters)
         wanted = self.config.models.model_copy(update={"server": server})
         self.config = self.config.model_copy(update={"models": wanted})
@@ -237,14 +250,17 @@ def _dealt(wanted: Models, makers: Mapping[str, ModelMaker]) -> list[str]:
     return own
 
 
-def _by_share(wanted: Mapping[str, float], clients: int, rng: np.random.Generator) -> dict[int, str]:
-    """The architecture of each client that is drawn for one of `models.shares`."""
-    order = rng.permutation(clients).tolist()
-    chosen: dict[int, str] = {}
-    for name, share in wanted.items():
-        count = round(share * clients)
-        chosen.update(dict.fromkeys(order[len(chosen) : len(chosen) + count], name))
-    return chosen
+def _by_share(
+    wanted: Mapping[str, float], clients: int, rng: np.random.Generator
+) -> dict[str, NDArray[np.int64]]:
+    """The clients that are drawn for each of `models.shares`.
+
+    What is rounded are the ends of the parts, so that shares of 1 in sum are all clients.
+    """
+    if not wanted:
+        return {}
+    ends = [round(end * clients) for end in np.cumsum(list(wanted.values())).tolist()]
+    return dict(zip(wanted, np.split(rng.permutation(clients), ends)[:-1], strict=True))
 
 
 def _by_name(wanted: Mapping[str, str], clients: Sequence[str]) -> dict[int, str]:
@@ -283,7 +299,7 @@ def assignment_of(architectures: Architectures, method: Method) -> Assignment:
             Group(
                 model=model,
                 clients=clients,
-                why=architectures.reasons.get(first) or _reason(architectures, budget),
+                why=REASONS[architectures.reasons[first]] or _reason(architectures, budget),
                 budget=None if budget is None else Limits(**_within_reason(budget)),
                 exchanged=method.exchanged(facts, config.models.server),
             )
@@ -306,10 +322,8 @@ def _grouped(
     which = architectures.which
     kinds = max(len(limits), 1)
     alike = np.array([limits.index(limit) for limit in limits] or [0])
-    reasons = np.zeros(len(which), dtype=np.int64)
-    for index, reason in architectures.reasons.items():
-        reasons[index] = 1 + (NAMED, SHARED).index(reason)
-    marks = (which * kinds + alike[np.arange(len(which)) % kinds]) * 3 + reasons
+    marks = which * kinds + alike[np.arange(len(which)) % kinds]
+    marks = marks * len(REASONS) + architectures.reasons
     _, firsts, groups, counts = np.unique(marks, return_index=True, return_inverse=True, return_counts=True)
     order = firsts.argsort()
     return order.argsort()[groups], firsts[order], counts[order]
@@ -320,9 +334,9 @@ def _within_reason(budget: Budget) -> dict[str, int | None]:
 
 
 def _reason(architectures: Architectures, budget: Budget | None) -> str:
-    rule, offered = architectures.config.models.assign, len(architectures.dealt)
+    rule, offered = architectures.config.models.assign, len(architectures.offered)
     if offered == 1:
-        return ONLY
+        return LEFT if architectures.config.models.shares else ONLY
     if rule != "budget" or budget is None:
         return RULES[rule]
     return f"largest of {offered} that fits {limits_in_words(vars(budget)) or 'any budget'}"

@@ -150,6 +150,10 @@ class OwnModel(Section):
     """Whether several clients of it are trained stacked in one tensor (if `stack` is more than 1)."""
 
 
+SMALLEST_MODEL = "smallest"
+"""What `models.server` may be beside a name."""
+
+
 class Models(Section):
     """Which model each client trains."""
 
@@ -176,7 +180,7 @@ class Models(Section):
 
     def all_names(self) -> list[str]:
         """Every model that is named here."""
-        server = [self.server] if self.server and self.server != "smallest" else []
+        server = [self.server] if self.server and self.server != SMALLEST_MODEL else []
         return [*self.names, *self.shares, *self.clients.values(), *server]
 
     @field_validator("shares")

@@ -22,9 +22,9 @@ from torch.nn import functional as F
 from polyfed import learn
 from polyfed.data import Rows
 from polyfed.federation.engine import Failure
-from polyfed.federation.fields import Declared
+from polyfed.federation.fields import Declared, OwnWeights
 from polyfed.federation.fleet import EngineFleet
-from polyfed.federation.message import Fields, Kind, Weights
+from polyfed.federation.message import Fields, Weights
 from polyfed.federation.method import Method, Reply, StepOwner, client_step, reads_only, server_step
 from polyfed.federation.nodes import Assistant, Client, Measurement, Part, ScratchModels, Server
 from polyfed.federation.roster import Facts, Roster
@@ -77,7 +77,7 @@ class ClientObserver:
 class EvaluationSteps(StepOwner):
     """The steps with which a run looks at its models. Every method's run has them."""
 
-    sends: ClassVar[Declared] = {"weights": Kind.WEIGHTS}
+    sends: ClassVar[Declared] = {"weights": OwnWeights()}
     stages = (RESULT,)
 
     def __init__(self, method: Method, among: int | None, metrics: Sequence[MetricName] = ()) -> None:

@@ -71,9 +71,9 @@ class Run:
             self.ledger,
             cohorts_of(self.config, len(self.federation.roster)),
             self.federation.sizes,
+            self.federation.population.build,
             int(self.config.stack),
             self.federation.stackable(),
-            self.federation.population.build,
         )
         roster = self.federation.roster
         scored = scored_clients(self.config, self.federation.seeds, len(roster))
