@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import fusion, mutual, peers, population, roundtrip, shelf, speed, teachers, wire
+from benchmarks import fusion, mutual, noise, peers, population, roundtrip, shelf, speed, teachers, wire
 
 
 def main() -> None:
@@ -18,6 +18,7 @@ def main() -> None:
     shelf.main()
     fusion.main()
     mutual.main()
+    noise.main()
     wire.main()
 
 

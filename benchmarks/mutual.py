@@ -120,7 +120,7 @@ class BareLoop:
         for _ in range(DISTIL_EPOCHS):
             for rows in torch.randperm(PUBLIC).split(DISTIL_BATCH):
                 z = self.server(take(self.public, rows)).log_softmax(dim=1)
-                _step(optimiser, F.kl_div(z, target[rows], reduction="batchmean"))
+                step(optimiser, F.kl_div(z, target[rows], reduction="batchmean"))
 
     def extract(self, client: int) -> None:
         own, network = self.own[client].train(), self.network.train()
@@ -129,19 +129,19 @@ class BareLoop:
             batch, y = take(self.x, rows), self.y[rows]
             other = batch.contiguous(memory_format=self.layout)
             z, heard = own(batch), network(other)
-            _step(one, _mutual(z, y, heard))
+            step(one, mutual_loss(z, y, heard))
             if self.in_turn:
                 with torch.no_grad():
                     z = own(batch)
-            _step(two, _mutual(heard, y, z))
+            step(two, mutual_loss(heard, y, z))
 
 
-def _mutual(z: Tensor, y: Tensor, peer: Tensor) -> Tensor:
+def mutual_loss(z: Tensor, y: Tensor, peer: Tensor) -> Tensor:
     told = peer.detach().softmax(dim=1)
     return F.cross_entropy(z, y) + F.kl_div(z.log_softmax(dim=1), told, reduction="batchmean")
 
 
-def _step(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
+def step(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()
