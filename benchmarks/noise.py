@@ -3,9 +3,9 @@
 Eight teachers (two ResNet-8, which is the global model, three ResNet-20, three WRN-16-1) answer on 10 batches of 128
 rows of Gaussian noise, 3×32×32, and the global model makes a step on each. Clients make a single step of 32 images, so
 that nearly all of a round is the server's. The loop draws a batch, asks all teachers and makes the step, as Algorithm 1
-does; it is tuned as polyfed is: layout, fused optimiser, kept memory, one thread. polyfed also scores one client and the
-global model on 64 images. Interleaved, one process a case; prints ratios of wall and of CPU time (targets: 1.1 on one
-worker, 0.6 on two).
+does; it is tuned as polyfed is: layout, fused optimiser, kept memory, one thread. polyfed also scores one client and
+the global model on 64 images. Interleaved, one process a case; prints ratios of wall and of CPU time (targets: 1.1 on
+one worker, 0.6 on two).
 """
 
 from __future__ import annotations

@@ -209,7 +209,8 @@ def test_eq_3_by_hand_with_two_teachers() -> None:
     for odds, samples in ((3.0, 1), (0.25, 3)):
         bias = torch.tensor([odds, 1.0]).log()
         weights = {"weight": torch.zeros(2, 2), "bias": bias}
-        teacher.add(noise_distillation.answer(helper, "any", weights, settings, **told), samples)
+        answer = noise_distillation.answer(helper, settings, "any", weights, **told)
+        teacher.add(cast(Tensor, answer["probabilities"]), samples)
     expected = torch.tensor([0.3375, 0.6625]).expand(4, 2)
     assert torch.allclose(teacher.result(), expected, atol=1e-6, rtol=0)
     student = nn.Linear(2, 2)
@@ -247,7 +248,12 @@ def test_a_teacher_is_asked_without_a_trace_and_without_dropout(federate: Prepar
         Assistant, SimpleNamespace(scratch_model=lambda _: network, shape=(5,), device=torch.device("cpu"))
     )
     first, second = (
-        noise_distillation.answer(helper, "any", before, NoiseSettings(), seed=3, drawn=None)
+        cast(
+            Tensor,
+            noise_distillation.answer(helper, NoiseSettings(), "any", before, seed=3, drawn=None)[
+                "probabilities"
+            ],
+        )
         for _ in range(2)
     )
     assert torch.equal(first, second)
@@ -315,9 +321,9 @@ def test_twenty_teachers_take_the_room_of_a_few(federate: Prepare, monkeypatch: 
             received.extend(weakref.ref(tensor) for tensor in list(weights.values())[:1])
             yield job
 
-    def asked(helper: Assistant, architecture: str, *arguments: Any, **told: Any) -> Tensor:
+    def asked(helper: Assistant, settings: NoiseSettings, architecture: str, **job: Any) -> Any:
         teachers[id(helper.scratch_model(architecture))] = architecture
-        return answer(helper, architecture, *arguments, **told)
+        return answer(helper, settings, architecture, **job)
 
     def added(self: TableMean, table: Tensor, share: float) -> None:
         add(self, table, share)

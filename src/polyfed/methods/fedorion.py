@@ -129,11 +129,8 @@ class FedORION(Method):
         me.note_local_loss()
 
     @server_step
-    def answer(
-        self, helper: Assistant, architecture: str, weights: Weights, samples: int, **told: Any
-    ) -> Fields:
-        said = noise_distillation.answer(helper, architecture, weights, self.settings, **told)
-        return {"probabilities": said, "samples": samples}
+    def answer(self, helper: Assistant, samples: int, **teacher: Any) -> Fields:
+        return {"samples": samples, **noise_distillation.answer(helper, self.settings, **teacher)}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         assert server.model is not None

@@ -19,7 +19,7 @@ from torch import Tensor
 from polyfed import learn
 from polyfed.data import noise
 from polyfed.errors import MethodError
-from polyfed.federation import Assistant, FederationFacts, MethodSettings, Server, Weights
+from polyfed.federation import Assistant, FederationFacts, Fields, MethodSettings, Server, Weights
 from polyfed.learn import Distillation
 from polyfed.models import laid_out
 
@@ -68,12 +68,12 @@ def told(server: Server, settings: NoiseSettings) -> dict[str, Any]:
 
 def answer(
     helper: Assistant,
+    settings: NoiseSettings,
     architecture: str,
     weights: Weights,
-    settings: NoiseSettings,
     seed: int,
     drawn: Tensor | None,
-) -> Tensor:
+) -> Fields:
     """What a received model says of the round's noise: probabilities, rows × outputs."""
     teacher = helper.scratch_model(architecture)
     learn.load_weights(teacher, weights)
@@ -82,7 +82,7 @@ def answer(
             learn.soften(teacher(laid_out(z.to(helper.device), teacher)), settings.distil.temperature)
             for z in _batches(settings, helper.shape, seed, drawn)
         ]
-    return torch.cat(answers)
+    return {"probabilities": torch.cat(answers)}
 
 
 def distil(server: Server, teacher: Tensor, settings: NoiseSettings, seed: int, drawn: Tensor | None) -> None:
