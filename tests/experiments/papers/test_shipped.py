@@ -24,8 +24,8 @@ def paper(request: pytest.FixtureRequest) -> Paper:
     return papers.load(request.param)
 
 
-def test_there_are_papers_000_001_003_and_004() -> None:
-    assert {"000", "001", "003", "004"} <= set(SHIPPED)
+def test_the_five_papers_are_there() -> None:
+    assert {"000", "001", "002", "003", "004"} <= set(SHIPPED)
 
 
 def test_every_config_at_every_scale_passes_the_checks_of_a_run_file(paper: Paper) -> None:
@@ -187,6 +187,58 @@ def test_001_at_the_papers_scale_is_what_section_6_1_says() -> None:
             assert (config.training.epochs, config.training.batch, config.training.lr) == (10, 64, lr)
             assert (config.data.test, config.data.validation) == (0.2, 0.0)
             assert config.models.names == [model]
+
+
+# -- 002 -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("run", "setting", "said"),
+    [
+        ("fedorion", "hom", {"names": ["wrn-40-1"], "server": "wrn-40-1", "shares": {}}),
+        ("fedkemf", "l-het", {"names": ["resnet20", "resnet32", "shufflenetv2"], "server": "resnet20"}),
+        ("global-resnet32", "h-het", {"server": "resnet32", "assign": "random"}),
+        ("skip-53", "c100-b06", {"shares": {"wrn-40-1": 0.53}, "server": "wrn-40-1"}),
+    ],
+)
+def test_002_models_are_those_of_section_4(run: str, setting: str, said: dict[str, object]) -> None:
+    models = config_of(papers.load("002"), run, setting, "paper", seed=0).models.model_dump()
+    assert {key: models[key] for key in said} == said
+
+
+def test_002_at_the_papers_scale_is_what_section_4_says() -> None:
+    paper = papers.load("002")
+    for setting, rounds, clients, present in (
+        ("h-het", 100, 30, 9),
+        ("c10-n30-b001", 100, 30, 10),
+        ("c10-n100-b01", 100, 100, 10),
+        ("c100-b01", 100, 20, 10),
+        ("timg-b06", 150, 20, 10),
+    ):
+        for run in paper.runs:
+            config = config_of(paper, run, setting, "paper", seed=0)
+            assert (config.rounds, config.data.clients, config.cohort.size(clients)) == (
+                rounds,
+                clients,
+                present,
+            )
+            local = config.training
+            assert (local.epochs, local.batch, local.lr, local.momentum) == (10, 32, 0.01, 0.9)
+            distil = getattr(config.method_settings(), "distil", None)
+            alone = run in ("fedmd", "ktpfl")  # nothing is learnt on the server
+            if distil is not None:
+                assert (distil.epochs, distil.optimiser, distil.momentum) == (5, "sgd", 0.9)
+                assert (distil.batch, distil.lr) == ((32, 0.01) if alone else (128, 0.001))
+
+
+def test_002_global_models_at_other_scales_are_those_of_the_clients_that_skip_mutual_learning() -> None:
+    paper = papers.load("002")
+    for scale in paper.scales:
+        for setting in paper.settings:
+            config = config_of(paper, "fedorion", setting, scale, seed=0)
+            assert config.models.server in config.models.names
+            shared = config_of(paper, "skip-53", setting, scale, seed=0).models
+            assert setting == "l-het" or [*shared.shares] == [shared.server]
 
 
 # -- 003 -----------------------------------------------------------------------------------------------------
