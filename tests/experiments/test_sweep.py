@@ -432,7 +432,7 @@ def started(folder: Path) -> subprocess.Popen[str]:
 
 
 def wait_until(truth: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while process.poll() is None and not truth():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -32,8 +32,8 @@ def assignment_table(assignment: Assignment) -> Table:
             escape(group.model),
             f"{group.clients:,}",
             f"{size.parameters:,}",
-            in_millions(size.macs),
-            amount(size.memory_bytes),
+            "–" if size.macs is None else in_millions(size.macs),
+            "–" if size.memory_bytes is None else amount(size.memory_bytes),
             escape(_why(group)),
         )
     if len(assignment.groups) > MOST_GROUPS:

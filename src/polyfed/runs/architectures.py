@@ -93,7 +93,9 @@ class Architectures:
         self.reasons = np.zeros(len(clients), dtype=np.int8)
         """For each client the place in `REASONS` of why it trains what it does."""
         by_name = _by_name(wanted.clients, clients)
-        names = list(dict.fromkeys([*self.offered, *wanted.shares, *by_name.values()]))
+        # What is offered stays as it is: a name may be listed twice, to be dealt out twice as often.
+        others = dict.fromkeys([*wanted.shares, *by_name.values()])
+        names = [*self.offered, *(name for name in others if name not in self.offered)]
         for name, drawn in _by_share(wanted.shares, len(clients), self.seeds.numpy("shares")).items():
             which[drawn], self.reasons[drawn] = names.index(name), REASONS.index(SHARED)
         for index, name in by_name.items():
@@ -118,7 +120,7 @@ class Architectures:
         """Resolve `smallest` (of the clients' models), which some methods take where no server model is named."""
         server = self.config.models.server or method.default_server
         if server == SMALLEST_MODEL:
-            server = min(self.names, key=lambda name: self.size(name).parameters)
+            server = min(self.names, key=lambda name: _parameters(self.build(name)))
         wanted = self.config.models.model_copy(update={"server": server})
         self.config = self.config.model_copy(update={"models": wanted})
 
@@ -306,7 +308,7 @@ def assignment_of(architectures: Architectures, method: Method) -> Assignment:
         )
     used = [*architectures.names, *(group.exchanged for group in groups if group.exchanged)]
     used += [config.models.server] if config.models.server else []
-    sizes = {name: ModelSize(**vars(architectures.size(name))) for name in dict.fromkeys(used)}
+    sizes = {name: _size(architectures, name) for name in dict.fromkeys(used)}
     return Assignment(
         batch=config.training.batch,
         models=sizes,
@@ -327,6 +329,22 @@ def _grouped(
     _, firsts, groups, counts = np.unique(marks, return_index=True, return_inverse=True, return_counts=True)
     order = firsts.argsort()
     return order.argsort()[groups], firsts[order], counts[order]
+
+
+def _size(architectures: Architectures, name: str) -> ModelSize:
+    """How big a model is; of the user's own that cannot be trained, what can be counted without training it."""
+    try:
+        return ModelSize(**vars(architectures.size(name)))
+    except ModelError:
+        model = architectures.build(name)
+        tensors = learn.named_tensors(model).values()
+        return ModelSize(
+            parameters=_parameters(model), weights_bytes=sum(tensor.nbytes for tensor in tensors)
+        )
+
+
+def _parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _within_reason(budget: Budget) -> dict[str, int | None]:

@@ -32,8 +32,9 @@ class ModelSize(_Part):
     """How big a model is (see `models.size`); memory is that of a training step with the run's batch."""
 
     parameters: Count
-    macs: Count
-    memory_bytes: Count
+    macs: Count | None = None
+    memory_bytes: Count | None = None
+    """None, as MACs, where the model could not be tried."""
     weights_bytes: Count
     """Parameters and buffers: what travels where a method sends weights."""
 
