@@ -37,8 +37,9 @@ class EnsembleSettings(MethodSettings):
     """Whether half of the server's loss is the cross-entropy to the labels of the public rows (authors: true)."""
     public_rows: Annotated[int, Field(ge=1)] = 5000
     """Public rows per round, drawn anew each time; all of them if there are fewer."""
-    distil: Distillation = Distillation(epochs=5, batch=64, lr=0.01, cosine=True)
-    """The distillation of the ensemble. The authors make as many epochs as a client does."""
+    distil: Distillation = Distillation(epochs=5, batch=64, lr=0.05, cosine=True)
+    """The distillation of the ensemble. The paper has one η for clients and server, so the default is that of
+    `training.lr`; the authors' code takes 0.01, and as many epochs as a client makes."""
 
     def merging(self) -> Merged:
         """What answers are added to as they come: one table in memory, however many there are."""
