@@ -39,7 +39,8 @@ class EnsembleSettings(MethodSettings):
     """Public rows per round, drawn anew each time; all of them if there are fewer."""
     distil: Distillation = Distillation(epochs=5, batch=64, lr=0.05, cosine=True)
     """The distillation of the ensemble. The paper has one η for clients and server, so the default is that of
-    `training.lr`; the authors' code takes 0.01, and as many epochs as a client makes."""
+    `training.lr`; the authors' code takes 0.01, with which a network hardly learns where public rows are few, and as
+    many epochs as a client makes."""
 
     def merging(self) -> Merged:
         """What answers are added to as they come: one table in memory, however many there are."""
