@@ -20,6 +20,7 @@ LR = 0.1
 BATCH = 8
 PUBLIC_ROWS = 20
 ONCE = {"epochs": 1, "batch": BATCH, "lr": LR}
+NO_PUBLIC = {"clients": 3, "partition": {"kind": "quantity", "alpha": 2.0}}
 
 
 def plain() -> nn.Module:
@@ -167,6 +168,12 @@ def mean_of(states: Sequence[Weights], shares: Sequence[float]) -> Weights:
         ).to(tensor.dtype)
         for name, tensor in states[0].items()
     }
+
+
+def weights(run: Run) -> Weights:
+    """Those that all clients share, of the only architecture."""
+    [found] = run.server.shared_weights().values()
+    return found
 
 
 def alike(found: Weights, expected: Weights, *, within: float = 1e-6) -> bool:

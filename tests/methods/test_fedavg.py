@@ -15,9 +15,9 @@ import polyfed
 from polyfed import learn, models
 from polyfed.errors import MethodError
 from polyfed.federation.message import Fields, Weights, decode, encode
-from polyfed.federation.method import client_step
+from polyfed.federation.method import client_step, registered
 from polyfed.federation.nodes import Client
-from polyfed.methods import FedAvg, FedProx, local_training
+from polyfed.methods import MOON, FedAvg, FedGKD, FedNTD, FedProx, local_training
 from polyfed.methods.fedprox import FedProxSettings
 from polyfed.runs.api import SimulatedRun as Run
 
@@ -423,22 +423,42 @@ class Sparse(FedAvg):
         return learn.FeatureLoss(lambda _model, _rows, _x, _logits, features: features.square().mean())
 
 
-@pytest.mark.parametrize("base", [Shrinking, Sparse, FedProx])
+OWN_LOSSES: dict[type[FedAvg], dict[str, float]] = {
+    Shrinking: {},
+    Sparse: {},
+    FedProx: {"mu": 0.5},
+    FedGKD: {"gamma": 4.0},
+    MOON: {"mu": 3.0},
+    FedNTD: {"beta": 2.0},
+}
+"""All methods that are FedAvg with a local loss of their own, with settings by which it is seen."""
+
+
+def test_every_shipped_loss_of_ones_own_is_among_them() -> None:
+    shipped = [kind for kind in registered().values() if kind.__module__.startswith("polyfed.methods.")]
+    assert {kind for kind in shipped if issubclass(kind, FedAvg) and "local_loss" in vars(kind)} <= {
+        *OWN_LOSSES,
+        FedAvg,
+    }
+
+
+@pytest.mark.parametrize("base", OWN_LOSSES)
 def test_a_loss_of_ones_own_is_trained_with_whether_clients_are_stacked_or_not(
     make_run: MakeRun, base: type[FedAvg]
 ) -> None:
     """MLPs are stacked by default: a twin that dropped the loss would go unnoticed."""
-    settings = {"mu": 0.5} if base is FedProx else {}
+    settings = OWN_LOSSES[base]
 
     def found(method: type[FedAvg], stack: Any, settings: dict[str, Any]) -> Weights:
-        return averaged(make_run(method, settings=settings, rounds=2, stack=stack))["mlp-small"]
+        return averaged(make_run(method, settings=settings, rounds=3, stack=stack))["mlp-small"]
 
     alone = found(base, 1, settings)
     assert close(found(base, "auto", settings), alone)
     stacked = found(base, 4, settings)
     assert close(stacked, alone)
-    # A loss that has no form for a stack is trained with one by one, which are the same bits.
-    assert (encode(stacked) == encode(alone)) == (base is not FedProx)
+    # A loss that has no form for a stack is trained with one by one, which are the same bits. In the first round FedGKD
+    # and MOON have nothing to add.
+    assert (encode(stacked) == encode(alone)) == (base not in {FedProx, FedGKD, MOON})
     assert not close(found(FedAvg, "auto", {}), alone)
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.conftest import MakeRun
 from tests.methods.by_hand import (
+    NO_PUBLIC,
     Averaged,
     Bench,
     Loss,
@@ -17,6 +18,7 @@ from tests.methods.by_hand import (
     mean_of,
     plain,
     said,
+    weights,
 )
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -24,11 +26,10 @@ from torch.nn import functional as F
 from polyfed import learn
 from polyfed.federation.message import Weights, encode
 from polyfed.federation.nodes import Client
-from polyfed.methods import FedAvg, FedGKD, last_models, local_training
+from polyfed.methods import last_models, local_training
 from polyfed.methods.fedgkd import FedGKDSettings
 from polyfed.runs.api import SimulatedRun as Run
 
-NO_PUBLIC = {"clients": 3, "partition": {"kind": "quantity", "alpha": 2.0}}
 GAMMA = 4.0
 
 
@@ -75,11 +76,6 @@ def trained(federate: Prepare, rounds: int, **settings: Any) -> Run:
     run = federate([plain], server=False, data=NO_PUBLIC, method=method, rounds=rounds, cohort={"count": 2})
     run.go()
     return run
-
-
-def weights(run: Run) -> Weights:
-    found: Weights = run.server.shared_weights()["plain"]
-    return found
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 4])
@@ -185,19 +181,6 @@ def test_by_default_it_teaches(federate: Prepare) -> None:
         run.go()
         found.append(encode(weights(run)))
     assert found[0] != found[1]
-
-
-def test_where_clients_would_be_stacked_its_loss_is_not_dropped(make_run: MakeRun) -> None:
-    def found(kind: type[FedAvg], stack: Any, **settings: Any) -> Weights:
-        run = make_run(kind, settings=settings, rounds=3, stack=stack)
-        run.go()
-        shared: Weights = run.server.shared_weights()["mlp-small"]
-        return shared
-
-    alone = found(FedGKD, 1, gamma=GAMMA)
-    assert alike(found(FedGKD, 4, gamma=GAMMA), alone, within=1e-5)
-    assert alike(found(FedGKD, "auto", gamma=GAMMA), alone, within=1e-5)
-    assert not alike(found(FedAvg, 1), alone, within=1e-3)
 
 
 def test_augmented_batches_are_answered_as_they_come(make_run: MakeRun) -> None:

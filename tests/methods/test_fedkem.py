@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from tests.methods.by_hand import ONCE, PUBLIC_ROWS, Prepare, normed, one_layer, plain
+from tests.methods.by_hand import NO_PUBLIC, ONCE, PUBLIC_ROWS, Prepare, normed, one_layer, plain
 from tests.methods.mutual_by_hand import MutualByHand, Way, copy_of
 from torch import Tensor, nn
 
@@ -23,7 +23,6 @@ from polyfed.runs.checkpoint import read_lines
 from polyfed.testing import failures_of
 
 FEDKEM: dict[str, Any] = {"name": "fedkem", "public_rows": PUBLIC_ROWS, "distil": {**ONCE, "cosine": False}}
-NO_PUBLIC = {"clients": 3, "partition": {"kind": "quantity", "alpha": 2.0}}
 TRAINING = {"lr": 0.1, "batch": 8, "epochs": 1}
 HALF: dict[str, Any] = {"cohort": {"count": 2}, "rounds": 3}
 

@@ -7,7 +7,20 @@ from typing import Any
 import pytest
 import torch
 from tests.conftest import MakeRun
-from tests.methods.by_hand import BATCH, LR, Bench, Prepare, alike, averaging, descend, normed, plain, towards
+from tests.methods.by_hand import (
+    BATCH,
+    LR,
+    NO_PUBLIC,
+    Bench,
+    Prepare,
+    alike,
+    averaging,
+    descend,
+    normed,
+    plain,
+    towards,
+    weights,
+)
 from tests.methods.test_scaffold import steps_worth
 
 from polyfed.errors import MethodError
@@ -16,8 +29,6 @@ from polyfed.federation.method import client_step
 from polyfed.federation.nodes import Client
 from polyfed.methods import FedNova
 from polyfed.runs.api import SimulatedRun as Run
-
-NO_PUBLIC = {"clients": 3, "partition": {"kind": "quantity", "alpha": 2.0}}
 
 
 def by_hand(
@@ -75,11 +86,6 @@ def done(federate: Prepare, *, momentum: float = 0.0, model: Any = plain, **sett
     )
     run.go()
     return run
-
-
-def weights(run: Run) -> Weights:
-    [found] = run.server.shared_weights().values()
-    return found
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

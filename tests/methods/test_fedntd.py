@@ -8,18 +8,30 @@ from typing import Any
 import pytest
 import torch
 from tests.conftest import MakeRun
-from tests.methods.by_hand import BATCH, LR, Averaged, Bench, Loss, Prepare, alike, averaging, plain, said
+from tests.methods.by_hand import (
+    BATCH,
+    LR,
+    NO_PUBLIC,
+    Averaged,
+    Bench,
+    Loss,
+    Prepare,
+    alike,
+    averaging,
+    plain,
+    said,
+    weights,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polyfed import learn
 from polyfed.federation.message import Weights, encode
 from polyfed.federation.nodes import Client
-from polyfed.methods import FedAvg, FedNTD, local_training
+from polyfed.methods import local_training
 from polyfed.methods.fedntd import FedNTDSettings, not_true
 from polyfed.runs.api import SimulatedRun as Run
 
-NO_PUBLIC = {"clients": 3, "partition": {"kind": "quantity", "alpha": 2.0}}
 BETA, TAU, EPOCHS = 2.0, 0.5, 3  # a small τ: else both directions of the divergence are nearly the same
 
 
@@ -71,11 +83,6 @@ def trained(federate: Prepare, rounds: int, **settings: Any) -> Run:
     )
     run.go()
     return run
-
-
-def weights(run: Run) -> Weights:
-    found: Weights = run.server.shared_weights()["plain"]
-    return found
 
 
 def test_rounds_equal_a_loop_by_hand(federate: Prepare) -> None:
@@ -131,19 +138,6 @@ def test_by_default_it_distils(federate: Prepare) -> None:
         run.go()
         found.append(encode(weights(run)))
     assert found[0] != found[1]
-
-
-def test_where_clients_would_be_stacked_its_loss_is_not_dropped(make_run: MakeRun) -> None:
-    def found(kind: type[FedAvg], stack: Any, **settings: Any) -> Weights:
-        run = make_run(kind, settings=settings, rounds=3, stack=stack)
-        run.go()
-        shared: Weights = run.server.shared_weights()["mlp-small"]
-        return shared
-
-    alone = found(FedNTD, 1, beta=BETA)
-    assert alike(found(FedNTD, 4, beta=BETA), alone, within=1e-5)
-    assert alike(found(FedNTD, "auto", beta=BETA), alone, within=1e-5)
-    assert not alike(found(FedAvg, 1), alone, within=1e-3)
 
 
 def test_the_global_model_teaches_in_evaluation_mode_with_the_clients_own_norms(

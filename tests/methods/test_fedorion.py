@@ -11,7 +11,19 @@ from typing import Any, cast
 
 import pytest
 import torch
-from tests.methods.by_hand import LR, Prepare, descend, mean_of, normed, one_layer, plain, said, soft, towards
+from tests.methods.by_hand import (
+    LR,
+    NO_PUBLIC,
+    Prepare,
+    descend,
+    mean_of,
+    normed,
+    one_layer,
+    plain,
+    said,
+    soft,
+    towards,
+)
 from tests.methods.mutual_by_hand import Buffers, MutualByHand, Way, copy_of, step
 from torch import Tensor, nn
 
@@ -27,7 +39,6 @@ from polyfed.runs.api import SimulatedRun as Run
 from polyfed.runs.checkpoint import read_lines
 from polyfed.testing import failures_of, result_of
 
-NO_PUBLIC = {"clients": 3, "partition": {"kind": "quantity", "alpha": 2.0}}
 NOISE_BATCH, NOISE_BATCHES, MOMENTUM = 16, 6, 0.5
 DISTIL = {"epochs": 3, "batch": NOISE_BATCH, "lr": LR, "momentum": MOMENTUM}
 FEDORION: dict[str, Any] = {"name": "fedorion", "noise_batches": 2, "distil": DISTIL}

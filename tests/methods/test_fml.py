@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.methods.by_hand import Prepare, normed, plain
+from tests.methods.by_hand import NO_PUBLIC, Prepare, normed, plain
 from tests.methods.mutual_by_hand import MutualByHand, Way
 
 from polyfed.methods.fml import FMLSettings
-
-NO_PUBLIC = {"clients": 3, "partition": {"kind": "quantity", "alpha": 2.0}}
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from tests.conftest import MakeRun
-from tests.methods.by_hand import Averaged, Prepare, alike, averaging, mean_of, normed, plain
+from tests.methods.by_hand import NO_PUBLIC, Averaged, Prepare, alike, averaging, mean_of, normed, plain
 from torch import nn
 
 import polyfed
@@ -25,7 +25,6 @@ from polyfed.runs.config import read_config
 from polyfed.testing import result_of
 
 CACHED = {"inactive": "cached"}
-NO_PUBLIC = {"clients": 3, "partition": {"kind": "quantity", "alpha": 2.0}}
 
 
 def wide() -> nn.Module:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.conftest import MakeRun
-from tests.methods.by_hand import Bench, Loss, Prepare, alike, averaging, plain
+from tests.methods.by_hand import NO_PUBLIC, Bench, Loss, Prepare, alike, averaging, plain, weights
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -16,11 +16,10 @@ from polyfed import learn
 from polyfed.errors import UserError
 from polyfed.federation.message import Weights, decode, encode
 from polyfed.federation.nodes import Client
-from polyfed.methods import MOON, FedAvg, local_training
+from polyfed.methods import local_training
 from polyfed.methods.moon import MOONSettings, contrastive
 from polyfed.runs.api import SimulatedRun as Run
 
-NO_PUBLIC = {"clients": 3, "partition": {"kind": "quantity", "alpha": 2.0}}
 MU = 3.0
 
 
@@ -68,11 +67,6 @@ def trained(federate: Prepare, rounds: int, **settings: Any) -> Run:
     run = federate([plain], server=False, data=NO_PUBLIC, method=method, rounds=rounds, cohort={"count": 2})
     run.go()
     return run
-
-
-def weights(run: Run) -> Weights:
-    found: Weights = run.server.shared_weights()["plain"]
-    return found
 
 
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
@@ -140,19 +134,6 @@ def test_by_default_it_contrasts(federate: Prepare) -> None:
         run.go()
         found.append(encode(weights(run)))
     assert found[0] != found[1]
-
-
-def test_where_clients_would_be_stacked_its_loss_is_not_dropped(make_run: MakeRun) -> None:
-    def found(kind: type[FedAvg], stack: Any, **settings: Any) -> Weights:
-        run = make_run(kind, settings=settings, rounds=3, stack=stack)
-        run.go()
-        shared: Weights = run.server.shared_weights()["mlp-small"]
-        return shared
-
-    alone = found(MOON, 1, mu=MU)
-    assert alike(found(MOON, 4, mu=MU), alone, within=1e-5)
-    assert alike(found(MOON, "auto", mu=MU), alone, within=1e-5)
-    assert not alike(found(FedAvg, 1), alone, within=1e-3)
 
 
 @pytest.mark.parametrize("batch_norm", ["average", "local"])

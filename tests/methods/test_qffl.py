@@ -9,6 +9,7 @@ import torch
 from tests.conftest import MakeRun
 from tests.methods.by_hand import (
     LR,
+    NO_PUBLIC,
     Bench,
     Prepare,
     alike,
@@ -19,6 +20,7 @@ from tests.methods.by_hand import (
     plain,
     said,
     towards,
+    weights,
 )
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -29,8 +31,6 @@ from polyfed.federation.nodes import Client
 from polyfed.methods import QFFL, FedAvg
 from polyfed.methods.qffl import QFFLSettings
 from polyfed.runs.api import SimulatedRun as Run
-
-NO_PUBLIC = {"clients": 3, "partition": {"kind": "quantity", "alpha": 2.0}}
 
 
 def by_hand(
@@ -80,11 +80,6 @@ def made(federate: Prepare, q: float, rounds: int = 3, **settings: Any) -> Run:
     )
     run.go()
     return run
-
-
-def weights(run: Run) -> Weights:
-    [found] = run.server.shared_weights().values()
-    return found
 
 
 @pytest.mark.parametrize("q", [0.0, 0.5, 2.0])

@@ -7,15 +7,26 @@ from typing import Any
 import pytest
 import torch
 from tests.conftest import MakeRun
-from tests.methods.by_hand import BATCH, LR, Bench, Prepare, alike, averaging, descend, normed, plain, towards
+from tests.methods.by_hand import (
+    BATCH,
+    LR,
+    NO_PUBLIC,
+    Bench,
+    Prepare,
+    alike,
+    averaging,
+    descend,
+    normed,
+    plain,
+    towards,
+    weights,
+)
 
 from polyfed import learn
 from polyfed.errors import MethodError
 from polyfed.federation.message import Weights, decode
 from polyfed.methods.scaffold import ScaffoldSettings
 from polyfed.runs.api import SimulatedRun as Run
-
-NO_PUBLIC = {"clients": 3, "partition": {"kind": "quantity", "alpha": 2.0}}
 
 
 def nothing(like: Weights) -> Weights:
@@ -91,11 +102,6 @@ def done(
     )
     run.go()
     return run
-
-
-def weights(run: Run) -> Weights:
-    [found] = run.server.shared_weights().values()
-    return found
 
 
 def control_of(run: Run, client: int) -> Weights:

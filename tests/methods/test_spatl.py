@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.conftest import MakeRun
-from tests.methods.by_hand import BATCH, LR, Bench, Prepare, alike, descend, plain, towards
+from tests.methods.by_hand import BATCH, LR, NO_PUBLIC, Bench, Prepare, alike, descend, plain, towards
 from tests.methods.test_scaffold import nothing, steps_worth
 from torch import nn
 
@@ -20,8 +20,6 @@ from polyfed.methods import FedAvg
 from polyfed.methods.spatl import SPATLSettings
 from polyfed.models import Network
 from polyfed.runs.api import SimulatedRun as Run
-
-NO_PUBLIC = {"clients": 3, "partition": {"kind": "quantity", "alpha": 2.0}}
 
 
 def two_parts() -> nn.Module:
