@@ -6,12 +6,22 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+import polyfed
+from benchmarks.works import cpu_seconds
 
 Results = Mapping[str, Sequence[Mapping[str, float]]]
 TARGETS = {"1": 1.1, "2": 0.6}
 """By the number of workers, of the bare loop's wall time."""
 CASES = ("bare", *TARGETS)
+TEST_ROWS = 64
 
 
 def timed(module: str, *arguments: str, repeats: int) -> Results:
@@ -23,6 +33,23 @@ def timed(module: str, *arguments: str, repeats: int) -> Results:
             said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             results[case].append(json.loads(said.splitlines()[-1]))
     return results
+
+
+def timed_run(config: Mapping[str, Any], x: Tensor, y: Tensor, workers: int) -> dict[str, float]:
+    """Wall and CPU seconds of polyfed's rounds on these rows, 64 of which are the test set; start-up is not counted."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = polyfed.prepare(
+            config,
+            data={"train": (x, y), "test": (x[:TEST_ROWS], y[:TEST_ROWS])},
+            out=Path(folder) / "run",
+            workers=workers,
+        )
+        run.open()
+        wall, cpu = time.perf_counter(), cpu_seconds()
+        run.go()
+        elapsed = time.perf_counter() - wall
+        run.close()  # its workers end, and with that their CPU time is known
+        return {"wall": elapsed, "cpu": cpu_seconds() - cpu}
 
 
 def print_ratios(results: Results) -> None:

@@ -12,24 +12,21 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.interleaved import print_ratios, timed
-from benchmarks.works import cpu_seconds
+from benchmarks.interleaved import print_ratios, timed, timed_run
 from polyfed import models
 from polyfed.engines.process_setup import keep_freed_memory
 from polyfed.learn import take
 
 REPEATS = 3
 ROUNDS = 2
-CLIENTS, ROWS, PUBLIC, BATCH, TEST_ROWS = 6, 256, 512, 32, 64
+CLIENTS, ROWS, PUBLIC, BATCH = 6, 256, 512, 32
 DISTIL_EPOCHS, DISTIL_BATCH = 2, 64
 LR = 0.01
 WORKS = {
@@ -47,8 +44,6 @@ def images(shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
 
 
 def polyfed_run(work: str, updates: str, workers: int) -> dict[str, float]:
-    import polyfed  # noqa: PLC0415
-
     model, network, shape = WORKS[work]
     x, y = images(shape)
     distil = {"epochs": DISTIL_EPOCHS, "batch": DISTIL_BATCH, "lr": LR}
@@ -66,19 +61,7 @@ def polyfed_run(work: str, updates: str, workers: int) -> dict[str, float]:
         "training": {"batch": BATCH, "lr": LR},
         "evaluate": {"every": ROUNDS, "clients": 1},
     }
-    with tempfile.TemporaryDirectory() as folder:
-        run = polyfed.prepare(
-            config,
-            data={"train": (x, y), "test": (x[:TEST_ROWS], y[:TEST_ROWS])},
-            out=Path(folder) / "run",
-            workers=workers,
-        )
-        run.open()
-        wall, cpu = time.perf_counter(), cpu_seconds()
-        run.go()
-        elapsed = time.perf_counter() - wall
-        run.close()  # its workers end, and with that their CPU time is known
-        return {"wall": elapsed, "cpu": cpu_seconds() - cpu}
+    return timed_run(config, x, y, workers)
 
 
 class BareLoop:

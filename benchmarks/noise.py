@@ -13,18 +13,15 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.interleaved import print_ratios, timed
+from benchmarks.interleaved import print_ratios, timed, timed_run
 from benchmarks.mutual import mutual_loss, step
-from benchmarks.works import cpu_seconds
 from polyfed import models
 from polyfed.engines.process_setup import keep_freed_memory
 from polyfed.learn import batch_statistics
@@ -34,7 +31,7 @@ SHAPE = (3, 32, 32)
 GLOBAL = "resnet8"
 TEACHERS = (GLOBAL, "resnet20", "wrn-16-1", GLOBAL, "resnet20", "wrn-16-1", "resnet20", "wrn-16-1")
 BATCHES, NOISE_BATCH = 10, 128
-BATCH, TEST_ROWS, LR = 32, 64, 0.001
+BATCH, LR = 32, 0.001
 
 
 def images() -> tuple[Tensor, Tensor]:
@@ -45,8 +42,6 @@ def images() -> tuple[Tensor, Tensor]:
 
 
 def polyfed_run(workers: int) -> dict[str, float]:
-    import polyfed  # noqa: PLC0415
-
     x, y = images()
     distil = {"epochs": 1, "batch": NOISE_BATCH, "lr": LR, "momentum": 0.0}
     config: dict[str, Any] = {
@@ -60,19 +55,7 @@ def polyfed_run(workers: int) -> dict[str, float]:
         "training": {"batch": BATCH, "lr": LR, "steps": 1},
         "evaluate": {"clients": 1},
     }
-    with tempfile.TemporaryDirectory() as folder:
-        run = polyfed.prepare(
-            config,
-            data={"train": (x, y), "test": (x[:TEST_ROWS], y[:TEST_ROWS])},
-            out=Path(folder) / "run",
-            workers=workers,
-        )
-        run.open()
-        wall, cpu = time.perf_counter(), cpu_seconds()
-        run.go()
-        elapsed = time.perf_counter() - wall
-        run.close()  # its workers end, and with that their CPU time is known
-        return {"wall": elapsed, "cpu": cpu_seconds() - cpu}
+    return timed_run(config, x, y, workers)
 
 
 def bare_loop() -> dict[str, float]:

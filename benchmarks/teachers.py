@@ -6,13 +6,10 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
-import time
-from pathlib import Path
 
 import torch
 
-import polyfed
+from benchmarks.interleaved import timed_run
 
 TARGET = 0.6
 REPEATS = 3
@@ -35,21 +32,8 @@ def seconds(workers: int) -> float:
         },
         "models": {"names": ["resnet20", "wrn-16-1"]},
         "training": {"batch": 32, "steps": 1},
-        "evaluate": {"test_rows": 100},
     }
-    with tempfile.TemporaryDirectory() as folder:
-        run = polyfed.prepare(
-            config,
-            data={"train": (x, y), "test": (x[:100], y[:100])},
-            out=Path(folder) / "run",
-            workers=workers,
-        )
-        run.open()
-        started = time.perf_counter()
-        run.go()
-        elapsed = time.perf_counter() - started
-        run.close()
-    return elapsed
+    return timed_run(config, x, y, workers)["wall"]
 
 
 def main() -> None:
