@@ -283,3 +283,60 @@ def test_a_folder_whose_last_round_has_no_result_is_told_so(
     monkeypatch.setattr(Run, "_look", lambda self: self.evaluation.look(self.server))
     with pytest.raises(RunError, match="has no result: in its last round no client could be scored"):
         run.go()
+
+
+class Staged(Method):
+    """Two steps, each of which is measured in the middle."""
+
+    name = "staged"
+    stages = ("early", "late")
+    Settings = MethodSettings
+
+    @client_step
+    def begin(self, me: Client) -> Fields:
+        local_training.train(me)
+        me.measure("early")
+        return {}
+
+    @client_step
+    def finish(self, me: Client) -> Fields:
+        local_training.train(me)
+        me.measure("late")
+        me.note_local_loss()
+        return {}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        cohort = fleet.sample()
+        fleet.ask(self.begin, cohort)
+        fleet.ask(self.finish, cohort)
+
+
+@pytest.mark.parametrize("engine", ["inline", "pool"])
+def test_stages_too_are_measured_by_as_many_clients_as_are_scored(make_run: MakeRun, engine: str) -> None:
+    """The cohort may hold none of the clients that are scored afterwards: others measure then."""
+
+    def done(most: int) -> Run:
+        run: Run = make_run(
+            Staged,
+            Inline() if engine == "inline" else Pool(2),
+            data={"clients": 6},
+            cohort={"count": 3},
+            evaluate={"clients": most},
+        )
+        run.go()
+        return run
+
+    few, all_of_them = done(2), done(100)
+    for run, expected in ((few, 2), (all_of_them, 3)):
+        measured: list[tuple[int, Any]] = [
+            (facts.index, report.get("measured", {})) for facts, report in run.fleet.reports
+        ]
+        who = [{client for client, found in measured if stage in found} for stage in Staged.stages]
+        assert len(who[0]) == expected
+        assert who[0] == who[1]
+        assert sum("noted" in report for _, report in run.fleet.reports) == expected
+    states = [
+        {client: file.read_bytes() for client, file in run.client_files().items()}
+        for run in (few, all_of_them)
+    ]
+    assert states[0] == states[1]

@@ -6,6 +6,7 @@ the client's state is what it was before, and the outcome is a `Failure` with it
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 import traceback
@@ -112,7 +113,7 @@ class Host:
             if not reads_only:
                 before = me.state(self.keeps)
             payload = self._payload(task, call)
-            self._enter(me, task)
+            self._enter(me, task, call)
             _seed_layers(me)
             fields = step(me, **payload) or {}
             reply, report = self._sealed(task, call, me, fields)
@@ -135,8 +136,8 @@ class Host:
         us = [self.client(index, place) for place, index in enumerate(indices)]
         before = [me.state(self.keeps) for me in us]
         try:
-            for me in us:
-                self._enter(me, task)
+            for me, call in zip(us, unit, strict=True):
+                self._enter(me, task, call)
             _seed_layers(us[0])
             payloads = [self._payload(task, call) for call in unit]
             replies = together(self.program.owner(task.step), us, payloads)
@@ -165,8 +166,8 @@ class Host:
         left = self.program.wire_up(owner).leaves_residuals(owner.kinds_up())
         return getattr(step, "reads_only", False) and not left
 
-    def _enter(self, me: Client, task: Task) -> None:
-        me.enter(task.moment)
+    def _enter(self, me: Client, task: Task, call: Call) -> None:
+        me.enter(dataclasses.replace(task.moment, measuring=call.measuring))
         self._scratch_models.forget()
 
     def _sent_to_all(self, task: Task) -> dict[str, Any]:

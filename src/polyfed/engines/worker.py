@@ -135,13 +135,13 @@ def write_units(
     for place, unit in units:
         calls = []
         for call in unit:
-            calls.append([call.client, [sender for sender, _ in call.heard]])
+            calls.append([call.client, [sender for sender, _ in call.heard], call.measuring])
             blobs += [call.own, *(data for _, data in call.heard)]
         heads.append([place, calls])
     about = None
     if task is not None:
         now = task.moment
-        about = [task.step, [now.round, now.sequence, now.measuring], common_file, task.aloud]
+        about = [task.step, [now.round, now.sequence], common_file, task.aloud]
     return pack({"do": "units", "units": heads, "task": about}, blobs, folder)
 
 
@@ -161,8 +161,8 @@ def read_units(head: dict[str, Any], blobs: list[bytes]) -> list[tuple[int, list
         (
             place,
             [
-                Call(client, next(queue), tuple((sender, next(queue)) for sender in senders))
-                for client, senders in calls
+                Call(client, next(queue), tuple((sender, next(queue)) for sender in senders), measuring)
+                for client, senders, measuring in calls
             ],
         )
         for place, calls in head["units"]

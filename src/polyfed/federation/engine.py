@@ -24,6 +24,8 @@ class Call:
     """None for a job of the server's, which any worker can do."""
     own: bytes = EMPTY
     heard: tuple[tuple[str, bytes], ...] = ()
+    measuring: bool = False
+    """Whether this client measures the stages of the step."""
 
 
 @dataclass(frozen=True)

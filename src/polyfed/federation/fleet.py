@@ -76,10 +76,13 @@ class EngineFleet:
         build: Callable[[str], nn.Module],
         stack: int = 1,
         stackable: frozenset[str] = frozenset(),
+        most_measured: int | None = None,
     ) -> None:
         """sizes: what declared fields are compared with (outputs, classes, public rows).
 
         build: makes a model of an architecture, for replies that must be like one.
+
+        most_measured: how many of the clients that do a step measure its stages, at most.
         """
         self.engine = engine
         self.program = program
@@ -90,6 +93,7 @@ class EngineFleet:
         self.sizes = sizes
         self.stack = stack
         self.stackable = stackable
+        self.most_measured = most_measured
         self._build = build
         self._models: dict[str, dict[str, Tensor]] = {}
         self.round = 0
@@ -297,16 +301,18 @@ class EngineFleet:
         if self.program.wire_up(asked.owner).packs("up"):
             # A copy: a method may change what it sends while replies come in.
             asked.arrived.update(self.program.wire.unpack(decode(common), kinds, "down"))
+        measuring = self._measuring(asked.to)
         for facts in asked.to:
             own = self.program.wire.pack(asked.own.get(facts.index, {}), kinds, "down")
             data = encode(own) if own else EMPTY
-            calls.append(Call(facts.index, data, heard[facts.index] if heard is not None else ()))
+            from_others = heard[facts.index] if heard is not None else ()
+            calls.append(Call(facts.index, data, from_others, facts.index in measuring))
             self.ledger.count(facts.name, "down", down, asked.purpose)
             if own:
                 self.ledger.count(facts.name, "down", bytes_by_kind(own, len(data), kinds), asked.purpose)
         task = Task(
             step=asked.name,
-            moment=Moment(self.round, self._sequence, self.measuring),
+            moment=Moment(self.round, self._sequence),
             common=common,
             units=self._units(asked, calls),
             window=window,
@@ -320,6 +326,16 @@ class EngineFleet:
                 self.failures.append(outcome)
             else:
                 yield outcome
+
+    def _measuring(self, to: Sequence[Facts]) -> frozenset[int]:
+        """The clients that measure stages now: all, or as many as may; the same ones in all steps where they can be."""
+        if not self.measuring:
+            return frozenset()
+        asked = [facts.index for facts in to]
+        if self.most_measured is not None and len(asked) > self.most_measured:
+            order = self.seeds.numpy("measured clients").permutation(len(self.roster))
+            asked = sorted(asked, key=lambda index: order[index])[: self.most_measured]
+        return frozenset(asked)
 
     def _like_model(self, architecture: str) -> dict[str, Tensor]:
         """Names, shapes and types of an architecture's tensors; without their numbers, which take room."""

@@ -173,9 +173,10 @@ class Client(NodeTensors):
         return self._streams[purpose]
 
     def measure(self, stage: str, *, model: nn.Module | None = None, whole: bool = True) -> None:
-        """Record the model's accuracy at this stage of the round (costs nothing in rounds not evaluated).
+        """Record the model's accuracy at this stage of the round.
 
-        On the client's own validation and test rows, and on the whole test set unless that is not wanted.
+        On the client's own validation and test rows, and on the whole test set unless that is not wanted. It costs
+        nothing in rounds that are not evaluated, and on clients beyond as many as are scored.
 
         model: another one than the client's, such as a scratch model, or a module that answers in another way.
         """
@@ -184,7 +185,7 @@ class Client(NodeTensors):
             self.measured[stage] = self.observer.scores(self, scored, slice(None) if whole else slice(0))
 
     def note(self, name: str, value: Tensor | float) -> None:
-        """Record a number, such as a loss (costs nothing in rounds not evaluated); the mean over clients is kept.
+        """Record a number, such as a loss (costs nothing where nothing is measured); the mean over clients is kept.
 
         One that is NaN or infinite is recorded as nothing.
         """

@@ -222,7 +222,8 @@ class Evaluation(Section):
     every: Annotated[int, Field(ge=1)] = 1
     """Rounds between evaluations; the last round is always evaluated."""
     clients: Annotated[int, Field(ge=1)] = 100
-    """At most this many clients are scored (drawn once), so that cost does not grow with the population."""
+    """At most this many clients are scored (drawn once), after a round and within it, so that cost does not grow with
+    the population."""
     test_rows: Annotated[int, Field(ge=0)] | None = None
     """Score on this many rows of the whole test set (drawn once) instead of all."""
     validation: Literal["own", "everyone"] = "own"

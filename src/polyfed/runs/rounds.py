@@ -74,6 +74,7 @@ class Run:
             self.federation.population.build,
             int(self.config.stack),
             self.federation.stackable(),
+            self.config.evaluate.clients,
         )
         roster = self.federation.roster
         scored = scored_clients(self.config, self.federation.seeds, len(roster))
