@@ -85,3 +85,12 @@ def test_a_worker_is_given_a_client_that_it_has_met_before_if_there_is_one() -> 
     assert list(found.batch(0, limit=9)) == [0]
     found.put_back([1, 0])
     assert list(found.free) == [1, 0, 2]
+
+
+def test_the_largest_of_the_servers_jobs_are_first() -> None:
+    """Models of unequal size, of which nothing else is known: a large one that comes last would be waited for."""
+    jobs = Task("step", Moment(1, 1), b"", [[Call(None, bytes(size))] for size in (10, 30, 20)])
+    known = Scheduler(2)
+    assert list(shift(known, jobs).free) == [1, 2, 0]
+    known.note_seconds("step", None, 1.0)
+    assert list(shift(known, jobs).free) == [1, 2, 0]

@@ -18,7 +18,7 @@ from polyfed import Assistant, Client, Fields, Fleet, Kind, Method, MethodSettin
 from polyfed.engines import Inline, Pool
 from polyfed.errors import MethodError, RunError
 from polyfed.federation.engine import Engine
-from polyfed.federation.fleet import STREAM_WINDOW
+from polyfed.federation.fleet import STREAM_WINDOW, chunks
 from polyfed.federation.message import encode
 from polyfed.federation.method import server_step
 from polyfed.testing import failures_of, result_of
@@ -218,3 +218,12 @@ class Unmarked(Teaching):
 def test_a_function_that_is_not_a_server_step_is_refused(make_run: MakeRun) -> None:
     with pytest.raises(MethodError, match="'study' is not a server step: mark it with @server_step"):
         make_run(Unmarked, **SMALL).go()
+
+
+def test_jobs_are_taken_few_at_a_time_and_none_is_left_over_alone() -> None:
+    jobs = [bytes([number]) for number in range(100)]
+    for count in range(100):
+        taken = list(chunks(iter(jobs[:count]), 6))
+        assert [job for chunk in taken for job in chunk] == jobs[:count]
+        assert all(len(chunk) <= 9 for chunk in taken)
+        assert all(len(chunk) >= 4 for chunk in taken) or count < 4

@@ -73,7 +73,7 @@ class Shift:
             (free if home is None else own[home]).append(place)
         self._even_out(own)
         if task.window is None:
-            free.sort(key=lambda place: -scheduler.cost(task, place))
+            free.sort(key=lambda place: (-scheduler.cost(task, place), -_size(task.units[place])))
         # In order: a unit within the window must not wait behind one beyond it.
         self.own = [deque(sorted(mine)) for mine in own]
         self.free = deque(free)
@@ -143,3 +143,8 @@ class Shift:
     def put_back(self, places: Sequence[int]) -> None:
         """These are to be done first, by any worker."""
         self.free.extendleft(reversed(places))
+
+
+def _size(unit: Sequence[Call]) -> int:
+    """Bytes that a unit alone is sent: of what is not known otherwise, the larger model takes longer."""
+    return sum(len(call.own) for call in unit)

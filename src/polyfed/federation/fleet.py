@@ -29,7 +29,7 @@ from polyfed.learn import TableMean, WeightedMean
 from polyfed.seeds import Seeds
 
 STREAM_WINDOW = 32  # replies under way ahead of the one that is being folded in
-JOBS_PER_WORKER = 4  # of the server's jobs taken together: enough to even out, few enough to hold in memory
+JOBS_PER_WORKER = 3  # of the server's jobs taken together: enough to even out, few enough to hold in memory
 
 
 @dataclass(frozen=True)
@@ -226,10 +226,8 @@ class EngineFleet:
             raise MethodError(f"'{step.__name__}' is not a server step: mark it with @server_step")
         name = self.program.name_of(step)
         common = encode(payload)
-        waiting = iter(jobs)
-        at_once = JOBS_PER_WORKER * self.engine.width
-        while chunk := list(itertools.islice(waiting, at_once)):
-            units = [[Call(None, encode(job))] for job in chunk]
+        for chunk in chunks((encode(job) for job in jobs), JOBS_PER_WORKER * self.engine.width):
+            units = [[Call(None, job)] for job in chunk]
             task = Task(name, Moment(self.round, self._sequence), common, units)
             for outcome in self.engine.run(task):
                 if isinstance(outcome, Failure):
@@ -405,3 +403,15 @@ class EngineFleet:
             self.reports.append((facts, report))
         self._accepted += 1
         return Reply(facts, fields), sizes
+
+
+def chunks(items: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
+    """Lists of so many; the last has up to half as many more, since few alone would leave workers idle."""
+    coming = iter(items)
+    most = size + size // 2
+    ahead = list(itertools.islice(coming, most + 1))
+    while len(ahead) > most:
+        yield ahead[:size]
+        ahead = [*ahead[size:], *itertools.islice(coming, size)]
+    if ahead:
+        yield ahead
