@@ -1,0 +1,33 @@
+"""Arguments and options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+RunFile = Annotated[Path, typer.Argument(metavar="FILE", help="A run file; `polyfed new` writes one.")]
+Overrides = Annotated[
+    Optional[list[str]],  # noqa: UP045  (typer reads this annotation at run time)
+    typer.Option("--set", metavar="A.B=C", help="Set a key of the run file, such as training.lr=0.1."),
+]
+Workers = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option(min=1, help="Worker processes; one per core by default."),
+]
+EngineName = Annotated[
+    str, typer.Option(help="How steps reach clients: inline, pool, or auto. The result is the same.")
+]
+
+Target = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(metavar="SHARE", help="Show what this accuracy costs, such as 0.6: rounds and bytes."),
+]
+AccuracyOf = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--of", metavar="WHOSE", help="Whose accuracy reaches the target: own, all (the default) or server."
+    ),
+]
+NoFigure = Annotated[bool, typer.Option("--no-figure", help="Draw nothing.")]

@@ -1,0 +1,105 @@
+"""Commands for a run: do it, go on with it, look at it, use its models.
+
+What they do is in other modules, imported inside the commands: PyTorch takes seconds, and `polyfed --help` should not.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from polyfed.cli.options import EngineName, NoFigure, Overrides, RunFile, Workers
+
+
+def run(
+    file: RunFile,
+    set_: Overrides = None,
+    out: Annotated[Optional[Path], typer.Option(help="The run directory.")] = None,  # noqa: UP045
+    workers: Workers = None,
+    engine: EngineName = "auto",
+    overwrite: Annotated[
+        bool,
+        typer.Option("--overwrite", help="Delete the run that is in the run directory, if there is one."),
+    ] = False,
+    no_figure: NoFigure = False,
+) -> None:
+    """Run a federation. It ends with a table; curves.png is in the run directory."""
+    from polyfed.cli import running
+
+    running.run(file, set_ or (), out, workers, engine, overwrite=overwrite, figure=not no_figure)
+
+
+def resume(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
+    rounds: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Go on to so many rounds in all, also if the run has finished."),
+    ] = None,
+    workers: Workers = None,
+    engine: EngineName = "auto",
+    no_figure: NoFigure = False,
+) -> None:
+    """Go on with a run that was stopped or killed. The result is the same, bit for bit."""
+    from polyfed.cli import running
+
+    running.resume(directory, rounds, workers, engine, figure=not no_figure)
+
+
+def show(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
+    clients: Annotated[
+        bool, typer.Option("--clients", help="Also list the clients one by one (the first 50).")
+    ] = False,
+) -> None:
+    """Show who trains which model and why, and the result."""
+    from polyfed.cli import running
+
+    running.show(directory, clients=clients)
+
+
+def predict(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a finished run.")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATA",
+            help="A CSV or parquet table with the columns of training, an .npz file, an image, or a folder of images.",
+        ),
+    ],
+    client: Annotated[str, typer.Option(help="Whose model: a client's name, or server.")],
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="The CSV file to write; printed by default."),
+    ] = None,
+) -> None:
+    """Apply a trained model to new data.
+
+    The class of each row and the probability of each class are printed. Data are given as they come; columns are
+    found by their names, and normalised as in training. Where the data have the label column too, the accuracy is
+    printed.
+
+    \b
+    polyfed predict polyfed-runs/run --client north new.csv --out predictions.csv
+    """
+    from polyfed.cli import predicting
+
+    predicting.predict_rows(directory, source, client, out)
+
+
+def samples(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a finished run.")],
+    client: Annotated[str, typer.Option(help="Whose generator: a client's name.")],
+    figure: Annotated[Path, typer.Option("--figure", "-o", help="The picture to write.")] = Path(
+        "samples.png"
+    ),
+) -> None:
+    """Draw images that a client's generator makes.
+
+    By class, with how sure the served model is of each. For runs whose clients keep a generator: fedkf with
+    keep_generator=true, or flavour=authors.
+    """
+    from polyfed.cli import sampling
+
+    sampling.samples(directory, client, figure)
