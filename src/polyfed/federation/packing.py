@@ -68,8 +68,8 @@ class Int8:
 
     def pack(self, tensor: Tensor) -> Any:
         low, most = tensor.min(), tensor.max()
-        step = (most - low) / 255
-        levels = ((tensor - low) / step.clamp(min=torch.finfo(torch.float32).tiny)).round().clamp(0, 255)
+        step = ((most - low) / 255).clamp(min=torch.finfo(torch.float32).tiny)
+        levels = ((tensor - low) / step).round().clamp(0, 255)
         return {"int8": levels.to(torch.uint8), "low": low.item(), "step": step.item()}
 
     def unpack(self, packed: Any) -> Tensor | None:
