@@ -105,6 +105,24 @@ def test_columns_of_one_unit_have_one_scale_and_others_their_own(drawn: list[Fig
     assert len(set(ends.values())) == 3
 
 
+def test_rows_of_another_unit_have_panels_of_their_own(drawn: list[Figure], tmp_path: Path) -> None:
+    """Rounds and bytes to a target: on one axis the rounds would all be at its left end."""
+    whole = as_if_measured("000")
+    units = ("count", "bytes", "count")
+    rows = tuple(row.model_copy(update={"unit": unit}) for row, unit in zip(whole.rows, units, strict=False))
+    draw_table(dataclasses.replace(whole, rows=rows), tmp_path / "table.png")
+    (figure,) = drawn
+    assert texts_outside(figure) == []
+    assert "accuracy" not in said_in(figure)
+    counts, sizes = figure.axes[: len(whole.columns)], figure.axes[len(whole.columns) :]
+    for axes, expected, scale in ((counts, [rows[0], rows[2]], "linear"), (sizes, [rows[1]], "log")):
+        assert [label.get_text() for label in axes[0].get_yticklabels()] == [row.name for row in expected]
+        assert {panel.get_xscale() for panel in axes} == {scale}
+        assert len({panel.get_xlim() for panel in axes}) == 1
+    assert {panel.get_xlabel() for panel in sizes} <= {"", "bytes"}
+    assert sizes[-1].get_xlabel() == "bytes"
+
+
 def test_curves_of_one_quantity_have_one_scale_and_others_their_own(
     drawn: list[Figure], tmp_path: Path
 ) -> None:

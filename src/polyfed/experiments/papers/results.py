@@ -219,8 +219,9 @@ class MeasuredTable:
 
     @property
     def unit(self) -> Unit | None:
-        """The unit of all its columns; None if they have several."""
-        units = {self.table.column_unit(column) for column in self.columns}
+        """The unit of all its numbers but ratios; None if they have several."""
+        rows = [row for row in self.rows if row.ratio is None]
+        units = {self.table.unit_of(row, column) for row in rows for column in self.columns}
         return units.pop() if len(units) == 1 else None
 
     @property

@@ -19,7 +19,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
 
 from polyfed.experiments.papers.numbers import Number, sign_of, values_of
-from polyfed.experiments.papers.paper import TableColumn, TableRow
+from polyfed.experiments.papers.paper import TableColumn, TableRow, Unit
 from polyfed.experiments.papers.results import MeasuredTable
 from polyfed.experiments.reproduce.formats import UNIT_NAMES
 from polyfed.experiments.reproduce.tables import by_group, heading
@@ -29,6 +29,7 @@ INK, GRID = "#333333", "#e6e6e6"
 HERE, PAPER = "#3b78b5", "#d1495b"
 COLOURS = ("#3b78b5", "#d1495b", "#2e8b57", "#8a8a8a", "#e08e2b", "#7b5ea7", "#17a2a2", "#a0522d")
 MOST_ACROSS = 4  # panels side by side
+MANY = 1000  # counts, such as parameters, are drawn by decades from here on; rounds are not
 EDGE = 0.12  # inches around title and key
 
 Curve = Mapping[int, tuple[float, float | None]]
@@ -59,41 +60,67 @@ _no_formulas = mpl.rc_context({"text.parse_math": False})  # in names from paper
 def draw_table(measured: MeasuredTable, path: Path) -> Path | None:
     """The measured values with their spread over seeds beside the paper's: one panel per column, one line per row.
 
-    Ratios are plain numbers beside values in some unit, and left out: of nothing but ratios there is no picture.
+    Rows of another unit have panels of their own. Ratios are plain numbers beside values in some unit, and left out: of
+    nothing but ratios there is no picture.
     """
     rows = [row for row in measured.rows if row.ratio is None]
     if not rows:
         return None
+    blocks = by_unit(rows)
     columns, across = laid_out(measured.columns)
     down = -(-len(columns) // across)
     names = 0.5 + 0.075 * max(len(row.name) for row in rows)
-    height = 0.34 * len(rows) + 0.75
-    figure = _figure((names + 2.5 * max(across, 2) + 0.2, height * down))
-    panels = figure.subplots(down, across, sharex=measured.unit is not None, sharey=True, squeeze=False)
-    if measured.unit is None:
-        _share("x", panels.flat, [measured.table.column_unit(column) for column in columns])
-    for place, panel in enumerate(panels.flat):
-        if place < len(columns):
-            _draw_column(panel, measured, rows, columns[place])
-        else:
-            panel.set_visible(False)
-    first = panels[0, 0]
-    first.set_yticks(range(len(rows)), [row.name for row in rows])
-    first.set_ylim(len(rows) - 0.4, -0.6)
-    if measured.unit in ("count", "bytes"):
-        _by_decades(first)
+    lines = [len(block) for block in blocks for _ in range(down)]
+    figure = _figure((names + 2.5 * max(across, 2) + 0.2, sum(0.34 * many + 0.75 for many in lines)))
+    panels = figure.subplots(len(lines), across, squeeze=False, gridspec_kw={"height_ratios": lines})
+    for number, block in enumerate(blocks):
+        _draw_block(panels[number * down : (number + 1) * down], measured, block, columns)
     _lay_out(
         figure,
-        _head(figure, heading(measured), first),
+        _head(figure, heading(measured), panels[0, 0]),
         figure.supxlabel(UNIT_NAMES[measured.unit] if measured.unit else "", fontsize=9, color=INK),
         left=names,
         right=0.2,
         bottom=0.5,
         wspace=0.08,
-        hspace=0.6 / (0.34 * len(rows)),
+        hspace=0.6 * len(blocks) / (0.34 * len(rows)),
     )
     figure.savefig(path, dpi=150, facecolor="white")
     return path
+
+
+def by_unit(rows: Sequence[TableRow]) -> list[list[TableRow]]:
+    """The rows that have a unit of their own, such as rounds and bytes, apart from each other and from the rest."""
+    blocks: dict[Unit | None, list[TableRow]] = {}
+    for row in rows:
+        blocks.setdefault(row.unit, []).append(row)
+    return list(blocks.values())
+
+
+def _draw_block(
+    panels: Any, measured: MeasuredTable, rows: Sequence[TableRow], columns: Sequence[TableColumn]
+) -> None:
+    """Rows of one unit, or with those of their columns: a panel per column, side by side and below each other."""
+    units = [measured.table.unit_of(rows[0], column) for column in columns]
+    alike = len(set(units)) == 1
+    first = panels[0, 0]
+    _share("x", panels.flat, units)
+    _share("y", panels.flat, ["rows"] * panels.size)
+    across = panels.shape[1]
+    for place, panel in enumerate(panels.flat):
+        if place >= len(columns):
+            panel.set_visible(False)
+            continue
+        _draw_column(panel, measured, rows, columns[place])
+        is_above_another = place + across < len(columns)
+        panel.tick_params(labelleft=place % across == 0, labelbottom=not (alike and is_above_another))
+        if not is_above_another and measured.unit is None and alike:
+            panel.set_xlabel(UNIT_NAMES[units[place]], fontsize=8, color=INK)
+    first.set_yticks(range(len(rows)), [row.name for row in rows])
+    first.set_ylim(len(rows) - 0.4, -0.6)
+    most = max(panel.dataLim.x1 for panel in panels.flat)
+    if alike and (units[0] == "bytes" or (units[0] == "count" and most >= MANY)):
+        _by_decades(first)
 
 
 def _share(axis: Literal["x", "y"], panels: Iterable[Axes], quantities: Sequence[str]) -> None:
@@ -146,7 +173,7 @@ def _draw_column(axes: Axes, measured: MeasuredTable, rows: Sequence[TableRow], 
         markerfacecolor="white",
         markeredgecolor=PAPER,
         markeredgewidth=1.3,
-        label="paper",
+        label="paper" if any(row.paper for row in measured.rows) else None,
         zorder=3,
     )
 
