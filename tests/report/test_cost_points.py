@@ -28,6 +28,17 @@ def test_every_variant_has_its_name_and_different_models_a_panel_of_their_own(
     assert "nothing travels, or all data do" in said  # local is a level, not a point
 
 
+def test_a_model_of_the_servers_own_is_a_ring_beside_what_clients_reach(
+    records: dict[str, RunRecord], tmp_path: Path
+) -> None:
+    def said(*names: str) -> list[str]:
+        runs = {name: [records[name]] for name in names}
+        return re.findall(r"<!-- (.*?) -->", accuracy_against_bytes(runs, tmp_path / "cost.svg").read_text())
+
+    assert "the server's own model" in said("fedavg", "fedmd")
+    assert "the server's own model" not in said("fedavg")
+
+
 def test_where_all_send_the_same_bytes_there_is_a_figure_too(
     records: dict[str, RunRecord], tmp_path: Path
 ) -> None:

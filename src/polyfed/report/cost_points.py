@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from polyfed.federation.message import Kind
 from polyfed.report.drawing import COLOURS, INK, labels, save, spaced, style_axes
-from polyfed.report.tables import amount, pools_data
+from polyfed.report.tables import SERVER_MODEL, amount, pools_data
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import mean_and_spread, received_per_client, sent_per_client
 
@@ -40,10 +40,14 @@ class _Point:
     """Whether weights or gradients left the clients."""
     bound: bool
     """Whether nothing travels, or all data do: a level to compare with."""
+    server: bool = False
+    """Whether it is the server's own model whose accuracy this is, not the clients'."""
 
 
 def accuracy_against_bytes(variants: Mapping[str, Sequence[RunRecord]], path: Path | str) -> Path:
     """Draw accuracy on the whole test set (mean over clients and seeds) against the bytes of a client, up and down.
+
+    Where the server has a model of its own, what that reaches is a ring.
 
     variants: finished runs by label, one per seed. Those whose clients have other models get a panel of their own,
         unless that were more than two. Where nothing travels, or all data do, accuracy is a dashed line.
@@ -56,7 +60,10 @@ def accuracy_against_bytes(variants: Mapping[str, Sequence[RunRecord]], path: Pa
             panels.setdefault(", ".join(runs[0].config["models"]["names"]), {})[name] = runs
     if len(panels) > _MOST_PANELS:
         panels = {"": {name: runs for panel in panels.values() for name, runs in panel.items()}}
-    points = {title: [_point(name, runs) for name, runs in panel.items()] for title, panel in panels.items()}
+    points = {
+        title: [point for name, runs in panel.items() for point in _points(name, runs)]
+        for title, panel in panels.items()
+    }
     if not any(not point.bound for panel in points.values() for point in panel):
         raise ValueError("no run has an accuracy on the whole test set and bytes to draw")
     figure = Figure(figsize=(1.0 + 5.2 * len(points), 6.2), layout="constrained")
@@ -70,7 +77,9 @@ def accuracy_against_bytes(variants: Mapping[str, Sequence[RunRecord]], path: Pa
     for axes, (title, panel) in zip(all_axes, points.items(), strict=True):
         _draw_panel(axes, panel, low, high)
         axes.set_title(f"clients' models: {title}" if title else "", fontsize=9.5, color=INK, loc="left")
-    all_axes[0].set_ylabel("accuracy on the whole test set in %, mean over clients", fontsize=9, color=INK)
+    all_axes[0].set_ylabel(
+        "accuracy on the whole test set in %; of clients, their mean", fontsize=9, color=INK
+    )
     handles = {
         text: mark for axes in all_axes for mark, text in zip(*axes.get_legend_handles_labels(), strict=True)
     }
@@ -78,7 +87,7 @@ def accuracy_against_bytes(variants: Mapping[str, Sequence[RunRecord]], path: Pa
         handles.values(),
         handles.keys(),
         loc="outside lower center",
-        ncols=len(points) + 1,
+        ncols=2 * len(points),
         frameon=False,
         fontsize=8,
         labelcolor=INK,
@@ -86,24 +95,40 @@ def accuracy_against_bytes(variants: Mapping[str, Sequence[RunRecord]], path: Pa
     return save(figure, Path(path))
 
 
-def _point(name: str, runs: Sequence[RunRecord]) -> _Point:
+def _points(name: str, runs: Sequence[RunRecord]) -> list[_Point]:
+    """What the clients of a variant reach and, where there is one, what the server's own model does."""
     summaries = [run.summary for run in runs]
-    mean, spread = mean_and_spread([100 * summary["last"]["whole"]["mean"] for summary in summaries])
     sizes = [sent_per_client(summary) + received_per_client(summary) for summary in summaries]
     size = mean_and_spread(sizes)[0]
     weights = bool({Kind.WEIGHTS, Kind.GRADIENTS} & set(summaries[0]["bytes"]["up"]))
-    return _Point(name, size, mean, spread or 0.0, weights, not size or pools_data(summaries[0]))
+    bound = not size or pools_data(summaries[0])
+
+    def point(name: str, accuracies: Sequence[float], *, server: bool) -> _Point:
+        mean, spread = mean_and_spread([100 * accuracy for accuracy in accuracies])
+        return _Point(name, size, mean, spread or 0.0, weights, bound, server)
+
+    clients = point(name, [summary["last"]["whole"]["mean"] for summary in summaries], server=False)
+    own = [summary["last"].get("server", {}).get(SERVER_MODEL) for summary in summaries]
+    if bound or None in own:
+        return [clients]
+    return [clients, point(f"{name}: server", own, server=True)]
 
 
 def _draw_panel(axes: Axes, points: Sequence[_Point], low: float, high: float) -> None:
     style_axes(axes)
     axes.set_ylim(low, high)
     axes.set_xlabel("bytes that a client sent and received", fontsize=9, color=INK)
-    for weights, words in (
-        (True, "weights or gradients leave a client"),
-        (False, "answers or prototypes do"),
+    for weights, server, words in (
+        (True, False, "weights or gradients leave a client"),
+        (False, False, "answers or prototypes do"),
+        (True, True, "the server's own model"),
+        (False, True, "the server's own model"),
     ):
-        some = [point for point in points if point.weights == weights and not point.bound]
+        some = [
+            point
+            for point in points
+            if (point.weights, point.server) == (weights, server) and not point.bound
+        ]
         if some:
             axes.errorbar(
                 [point.size for point in some],
@@ -111,6 +136,7 @@ def _draw_panel(axes: Axes, points: Sequence[_Point], low: float, high: float) -
                 [point.spread for point in some],
                 fmt="o",
                 markersize=4.5,
+                markerfacecolor="white" if server else None,
                 linewidth=0,
                 elinewidth=0.8,
                 color=_colour(weights),

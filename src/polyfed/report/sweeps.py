@@ -13,7 +13,7 @@ from rich.table import Table
 
 from polyfed.report.fitting import FittedTable, Row
 from polyfed.report.measures import Measure, further_measures
-from polyfed.report.tables import amount, further_table, percent
+from polyfed.report.tables import SERVER_MODEL, amount, further_table, percent
 from polyfed.runs.failures import failures_in_a_line
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import (
@@ -175,16 +175,14 @@ def _costs(row: VariantResult) -> list[str]:
     return [*sizes, "–" if row.seconds is None else f"{row.seconds:.1f}"]
 
 
-SERVER = "server.global"  # what methods call the accuracy of a model that is the server's own
-
-
 def sweep_markdown(rows: Sequence[VariantResult]) -> str:
     """The variants at the last round as a Markdown table: accuracy, fairness, bytes and seconds."""
     keys = list(rows[0].values)
     headings = ["all", "own", "worst client", "over clients", "server", "sent", "received", "seconds"]
     lines = [[*(keys or ["variant"]), *headings], ["---"] * max(len(keys), 1) + ["---:"] * len(headings)]
     for row in rows:
-        server = {measure.key: value for measure, value in row.further.get("last", {}).items()}.get(SERVER)
+        further = {measure.key: value for measure, value in row.further.get("last", {}).items()}
+        server = further.get(f"server.{SERVER_MODEL}")
         accuracies = (row.last_whole, row.last_own, row.worst, row.unevenness, server)
         names = [row.values[key] for key in keys] or [row.variant]
         lines.append([*map(_code, names), *map(with_spread, accuracies), *_costs(row)])

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 
-from polyfed import learn, models
-from polyfed.disk import digest
 from polyfed.errors import CheckpointError, RunError, StepFailed, WorkerLost, describe
 from polyfed.federation.engine import Engine, Failure
 from polyfed.federation.fleet import EngineFleet
 from polyfed.federation.ledger import Ledger
-from polyfed.federation.message import METADATA_KEY, Weights
 from polyfed.federation.program import Program
 from polyfed.federation.shelf import Shelf
 from polyfed.federation.wire import Wire
-from polyfed.runs import evaluation, metrics
+from polyfed.runs import evaluation, final_models, metrics
 from polyfed.runs.checkpoint import RunDirectory, disk_trouble
 from polyfed.runs.evaluation import Evaluation, EvaluationSteps
 from polyfed.runs.failures import FAILURES_LOG
@@ -394,44 +389,8 @@ class Run:
             "seconds": round(self.seconds, 3),
             "failures": sum(len(line.get("failures", ())) for line in self.directory.history.lines()),
         }
-        self.directory.conclude(*self._write_models(), summary)
-
-    def _write_models(self) -> tuple[dict[str, str], dict[str, Any]]:
-        """A file for each client that has a model of its own; one per architecture where clients share one.
-
-        The digests of the files, and who has which.
-        """
-        roster = self.federation.roster
-        digests: dict[str, str] = {}
-        trained = [roster[index] for index in sorted(self.client_files())]
-        if "model" in self.method.keeps or self.method.personal:
-            for reply in self.evaluation.final_models(trained, self.server):
-                digests |= self._write_model(reply.client.name, reply.client.architecture, reply["weights"])
-        firsts = [int((roster.which == place).argmax()) for place in range(len(roster.architectures))]
-        for facts in (roster[index] for index in firsts):
-            served = self.method.serves(self.server, facts)
-            if served is not None:
-                digests |= self._write_model(facts.architecture, facts.architecture, served)
-        shared = {"architectures": roster.architectures, "which": roster.which.tolist()}
-        if roster.names.given is not None:
-            shared["names"] = roster.names.given
-        if self.server.model is not None and self.server.architecture is not None:
-            weights = learn.weights_of(self.server.model)
-            digests |= self._write_model("server", self.server.architecture, weights)
-        return digests, shared
-
-    def _write_model(self, name: str, architecture: str, weights: Weights) -> dict[str, str]:
-        facts = {
-            "architecture": architecture,
-            "shape": self.server.shape,
-            "outputs": self.server.outputs,
-            "norm": self.config.models.norm,
-            "features": self.config.models.features,
-        }
-        # One key: safetensors writes several in no fixed order, and equal models should be equal files.
-        metadata = {METADATA_KEY: json.dumps(facts)}
-        file = f"{models.file_name(name)}.safetensors"
-        tensors = {key: tensor.contiguous() for key, tensor in weights.items()}
-        data = safetensors.torch.save(tensors, metadata)
-        self.directory.models.write(file, data)
-        return {file: digest(data)}
+        trained = [self.federation.roster[index] for index in sorted(self.client_files())]
+        files = final_models.write(
+            self.federation, self.server, self.evaluation, trained, self.directory.models
+        )
+        self.directory.conclude(files, final_models.shared_by(self.federation.roster), summary)
