@@ -206,12 +206,24 @@ def test_a_table_of_groups_and_one_of_bytes(command: Command, finished: Path) ->
     assert claimed.split() == ["?", "not", "judged", "2", "±", "0", "2/2"]
 
 
-def test_claims_on_rows_that_are_left_out_are_not_measured(command: Command, finished: Path) -> None:
+def test_claims_on_rows_that_are_left_out_are_counted_and_not_listed(
+    command: Command, finished: Path
+) -> None:
     said = command("reproduce", MAIN, "--out", finished, "--rows", "alone", "--seeds", 1)
     assert "2 of 2 runs had finished before" in said.out
-    assert said.out.count("· not measured") == 3
+    assert "0 of 3 claims judged: 3 not measured" in said.out
+    assert "Together is better" not in said.out
     part = result(finished, "main.rows-alone.seeds-1")
+    assert [claim["last"]["mark"] for claim in part["claims"]] == ["not measured"] * 3
     assert part["command"].endswith(f"--seeds 1 --rows alone --out {finished}")
+
+
+def test_of_a_column_only_the_claims_on_it_are_listed(command: Command, finished: Path) -> None:
+    said = command("reproduce", MAIN, "--out", finished, "--columns", "even")
+    assert "Together is better" in said.out
+    assert "It pays the more where clients differ" not in said.out
+    text = (finished / "fake" / "tiny" / "main.columns-even.md").read_text()
+    assert "Together is better" in text and "It pays the more" not in text
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,11 @@ class MeasuredTable:
     def has_chosen(self) -> bool:
         return any(cell.chosen != {} for cell in self.cells.values())
 
+    @property
+    def is_part(self) -> bool:
+        """Whether rows or columns of the table were left out."""
+        return (len(self.rows), len(self.columns)) != (len(self.table.rows), len(self.table.columns))
+
     def unmeasured(self) -> list[tuple[TableRow, TableColumn]]:
         """The cells without a number."""
         return [

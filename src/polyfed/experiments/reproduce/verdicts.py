@@ -79,7 +79,13 @@ class ClaimTexts(NamedTuple):
 
 
 def claims_by_text(measured: MeasuredTable) -> list[ClaimTexts]:
-    grouped = groupby(measured.judgements, key=lambda judged: id(judged.claim))
+    """All claims; of a part of a table those that there are numbers for, the others are only counted."""
+    listed = [
+        judged
+        for judged in measured.judgements
+        if not (measured.is_part and judged.last.mark == judged.chosen.mark == "not measured")
+    ]
+    grouped = groupby(listed, key=lambda judged: id(judged.claim))
     return [_claim_texts(measured, list(members)) for _, members in grouped]
 
 
