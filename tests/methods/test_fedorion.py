@@ -281,10 +281,14 @@ def flat() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 10))
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "dead-leaves", "stylegan"])
-def test_noise_is_the_same_on_any_number_of_workers(small: dict[str, Any], tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "threads"), [("gaussian", 1), ("gaussian", 2), ("dead-leaves", 1), ("stylegan", 1)]
+)
+def test_noise_is_the_same_on_any_number_of_workers(
+    small: dict[str, Any], tmp_path: Path, kind: str, threads: int
+) -> None:
     method = {"name": "fedorion", "noise": kind, "distil": {"epochs": 2, "batch": 8, "lr": 0.1}}
-    config = {**small, "rounds": 2, "method": method}
+    config = {**small, "rounds": 2, "method": method, "server_threads": threads}
     results = {
         workers: result_of(
             polyfed.run(config, models=[images, flat], out=tmp_path / str(workers), workers=workers).path

@@ -270,6 +270,8 @@ class RunConfig(Section):
     stack: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     """How many clients of one small architecture are trained stacked in one tensor."""
     server_threads: Annotated[int, Field(ge=1)] = 1
+    """Threads for the steps of the server's own model: as many as cores where the server distils much. It changes the
+    last bits of results, the number of workers does not."""
 
     @field_validator("name")
     @classmethod
