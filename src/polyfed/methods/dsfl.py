@@ -69,10 +69,6 @@ class DSFL(Method):
         me.measure("initial")
         return {}
 
-    def draw(self, server: Server) -> Tensor:
-        """This round's public rows."""
-        return public.draw_rows(server, self.settings.public_rows)
-
     @client_step(sends=("posteriors",))
     def update(self, me: Client, rows: Tensor) -> Fields:
         local_training.train(me)
@@ -92,7 +88,7 @@ class DSFL(Method):
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         cohort = fleet.sample()
-        rows = self.draw(server)
+        rows = public.draw_rows(server, self.settings.public_rows)
         average = fleet.mean(self.update, cohort, "posteriors", rows=rows)
         sharpen = self.settings.sharpen
         consensus = average if sharpen is None else learn.soften(average, sharpen)

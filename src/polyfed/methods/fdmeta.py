@@ -17,18 +17,30 @@ The server's model has learnt the ensemble's answers, so its doubt stands for th
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from polyfed import learn
-from polyfed.federation import Need, Server, register
+from polyfed.federation import (
+    Client,
+    Fields,
+    Fleet,
+    Kind,
+    Method,
+    Need,
+    Probabilities,
+    Server,
+    client_step,
+    register,
+)
+from polyfed.learn import Distillation
+from polyfed.methods import local_training
 from polyfed.methods import public_distillation as public
-from polyfed.methods.dsfl import DSFL, DSFLSettings
 
 
-class FDMetaSettings(DSFLSettings):
+class FDMetaSettings(public.PublicDistillationSettings):
     global_: Annotated[Literal[True], Field(alias="global")] = True
     """There is always a server model (`models.server`): it says which rows are informative."""
     public_rows: Annotated[int, Field(ge=1)] = 1000
@@ -39,14 +51,20 @@ class FDMetaSettings(DSFLSettings):
     """So many times `public_rows` are looked at each round."""
     sampling: Literal["entropy", "margin", "random"] = "entropy"
     """The rows with the largest entropy; with the smallest margin between the two best classes; or any."""
+    distil: Distillation = Distillation(epochs=5, batch=50, lr=0.1, loss="kl")
 
 
 @register
-class FDMeta(DSFL):
+class FDMeta(Method):
     """DS-FL's loop on the public rows of which the server's model is least sure (our reading of FD-meta)."""
 
     name = "fdmeta"
     summary = "answers on the public rows that are least certain teach (our reading of Liu et al. 2022)"
+    single_replies = False
+    sends: ClassVar = {"posteriors": Probabilities("rows", "outputs")}
+    tells: ClassVar = {"rows": Kind.INDICES}
+    stages = ("initial", "personalised", "distilled")
+    final_stage = "distilled"
     Settings = FDMetaSettings
     settings: FDMetaSettings
 
@@ -54,17 +72,49 @@ class FDMeta(DSFL):
     def needs(self) -> frozenset[Need]:
         return frozenset({Need.PUBLIC, Need.SERVER_MODEL})
 
+    @client_step
+    def initialise(self, me: Client) -> Fields:
+        public.train_first(me, self.settings.private_training)
+        me.measure("initial")
+        return {}
+
     def draw(self, server: Server) -> Tensor:
-        """This round's public rows: of the candidates those of which the server's model is least sure."""
+        """This round's public rows."""
         assert server.model is not None and server.public is not None
         wanted = self.settings.public_rows
         if self.settings.sampling == "random" or server.round == 1:
-            return super().draw(server)
+            return public.draw_rows(server, wanted)
         looked_at = public.shuffled_rows(server)[: int(wanted * self.settings.candidates)].sort().values
         logits = learn.predict(server.model, server.inputs(server.public[looked_at]))
         doubt = doubts(learn.soften(logits), self.settings.sampling)
         most = doubt.argsort(descending=True, stable=True)[:wanted]
         return looked_at[most.cpu()].sort().values.int()
+
+    @client_step(sends=("posteriors",))
+    def update(self, me: Client, rows: Tensor) -> Fields:
+        local_training.train(me)
+        me.measure("personalised")
+        me.note_local_loss()
+        return {"posteriors": learn.soften(public.logits_on(me, rows), self.settings.distil.temperature)}
+
+    @client_step
+    def distil(self, me: Client, rows: Tensor, posteriors: Tensor) -> Fields:
+        public.distil_client(me, rows, posteriors, self.settings.distil)
+        me.measure("distilled")
+        return {}
+
+    def prepare(self, fleet: Fleet, server: Server) -> None:
+        if self.settings.private_training is not None:
+            fleet.ask(self.initialise, fleet.everyone())
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        cohort = fleet.sample()
+        rows = self.draw(server)
+        average = fleet.mean(self.update, cohort, "posteriors", rows=rows)
+        sharpen = self.settings.sharpen
+        consensus = average if sharpen is None else learn.soften(average, sharpen)
+        public.distil_server(server, rows, consensus, self.settings.distil)
+        fleet.ask(self.distil, cohort, rows=rows, posteriors=consensus)
 
 
 def doubts(probabilities: Tensor, rule: Literal["entropy", "margin"]) -> Tensor:
