@@ -8,8 +8,10 @@ PolyfedError
 │   ├── MethodError      a method whose needs are not met, or which sends what it did not declare
 │   ├── CheckpointError  a run directory that is missing, truncated or edited
 │   └── RunError         a run that cannot go on: a full disk, every client failing
+│       └── Divergence   since no model is finite any more; the command line exits with 1
 ├── MessageError         bytes that are not a message of polyfed
 ├── WorkerLost           a worker process ended in the middle of a step
+├── RoundSpoilt          replies of some clients spoilt a round, which is done again without them
 └── StepFailed           what a client's step raised, with its traceback: the cause of a `RunError`
 
 and one warning: ClientFailure, when a run has ended and some of its clients failed on the way.
@@ -23,7 +25,7 @@ import re
 import signal
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 REASON_LENGTH = 300
@@ -63,12 +65,26 @@ class RunError(UserError):
     """A run that cannot go on: a full disk, every client failing."""
 
 
+class Divergence(RunError):
+    """A run that cannot go on because no model is finite any more: there is no result."""
+
+
 class MessageError(PolyfedError):
     """Bytes that are not a message of polyfed."""
 
 
 class WorkerLost(PolyfedError):
     """A worker process ended in the middle of a step; the run goes back to its last checkpoint."""
+
+
+class RoundSpoilt(PolyfedError):
+    """Replies of some clients spoilt a round: the run goes back to its last checkpoint and does it without them."""
+
+    def __init__(self, number: int, clients: Mapping[int, str]) -> None:
+        super().__init__(f"round {number} was spoilt by {len(clients)} of its clients")
+        self.round = number
+        self.clients = clients
+        """Each with the reason."""
 
 
 class StepFailed(PolyfedError):

@@ -161,9 +161,10 @@ class Trial:
 
     def declares(self) -> None:
         """Without its declarations the method cannot send: so nothing travels beside them."""
-        if not self.method(self.settings, self.config.training).sends:
+        method = self.method(self.settings, self.config.training)
+        if not method.sends:
             return
-        silent = type("Silent", (self.method,), {"sends": {}})
+        silent = type("Silent", (self.method,), {"sends": {}, "tells": method.kinds_down()})
         try:
             path = self.run("silent", Inline(), silent)
             refusals = " ".join(failure["reason"] for failure in failures_of(path))

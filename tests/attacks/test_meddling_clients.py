@@ -13,6 +13,7 @@ from polyfed import (
     Client,
     Fields,
     Fleet,
+    Kind,
     LikeWeights,
     Method,
     MethodSettings,
@@ -36,6 +37,7 @@ class Meddling(Method):
 
     name = "meddling"
     sends: ClassVar = {"weights": LikeWeights("weights"), "seen": Number()}
+    tells: ClassVar = {"extra": Kind.FEATURES}
     Settings = MeddlingSettings
     settings: MeddlingSettings
 

@@ -102,21 +102,23 @@ def test_elsewhere_there_is_a_plain_line_for_the_last_round(make_run: MakeRun) -
     assert screen.written.getvalue().splitlines()[-1] == f"run: round 3/3 {last_status(run)}"
 
 
-def test_clients_that_failed_are_counted(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_that_failed_are_counted_and_named(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, screen = make_run("fedavg", rounds=1), Screen(terminal=False)
     go = run.go
 
     def with_failures(listener: Callable[[Run], None]) -> None:
         def tell(now: Run) -> None:
             assert now.last is not None
-            now.last["failures"] = [{}, {}]
+            now.last["failures"] = [{"client": "client-2"}, {"client": "client-0"}]
             listener(now)
 
         go(tell)
 
     monkeypatch.setattr(run, "go", with_failures)
     follow(run, screen)
-    assert " · 2 failed · " in screen.written.getvalue()
+    assert " · 2 failed (client-2, client-0) · " in screen.written.getvalue()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

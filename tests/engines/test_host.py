@@ -37,6 +37,7 @@ class Scribbler(Method):
 
     name = "scribbler"
     sends: ClassVar = {"fine": Kind.METRICS}
+    tells: ClassVar = {"initial": Kind.WEIGHTS}
 
     @property
     def keeps(self) -> frozenset[str]:

@@ -87,6 +87,7 @@ class Large(Method):
 
     name = "large"
     sends: ClassVar = {"back": Kind.FEATURES}
+    tells: ClassVar = {"common": Kind.FEATURES, "own": Kind.FEATURES}
 
     @client_step
     def echo(self, me: Client, common: torch.Tensor, own: torch.Tensor) -> Fields:

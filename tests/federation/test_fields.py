@@ -518,6 +518,7 @@ class Survey(Method):
 
     name = "survey"
     sends: ClassVar = {"logits": Table("rows", "outputs")}
+    tells: ClassVar = {"rows": Kind.INDICES}
     hostile: ClassVar[tuple[Any, int]] = (None, 0)
 
     @client_step(sends=("logits",))

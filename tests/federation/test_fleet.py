@@ -17,6 +17,8 @@ from polyfed.federation.method import reads_single_replies, registered
 from polyfed.learn import Training
 from polyfed.runs.checkpoint import read_lines
 from polyfed.runs.history import RunRecord
+from polyfed.runs.metrics import received_per_client, sent_per_client
+from polyfed.testing import check_method
 
 
 class Roll(Method):
@@ -24,6 +26,7 @@ class Roll(Method):
 
     name = "roll"
     sends: ClassVar = {"number": Kind.STATISTICS}
+    tells: ClassVar = {"common": Kind.FEATURES, "own": Kind.CONTROL}
 
     @client_step
     def answer(self, me: Client, common: torch.Tensor, own: int) -> Fields:
@@ -204,6 +207,7 @@ class Mean(Method):
 
     name = "mean"
     sends: ClassVar = {"weights": Kind.WEIGHTS, "table": Kind.LOGITS}
+    tells: ClassVar = {"what": Kind.CONTROL}
     broken: ClassVar[frozenset[int]] = frozenset()
 
     @client_step
@@ -242,7 +246,7 @@ class Mean(Method):
 
 @pytest.mark.parametrize("engine", [Inline(), Pool(2)], ids=["inline", "pool"])
 def test_the_mean_of_a_field_by_hand(make_run: MakeRun, engine: Any) -> None:
-    run = make_run(Mean, engine, rounds=1)
+    run = make_run(Mean, engine, rounds=1, outliers=None)  # 2²⁴ is one
     run.go()
     found = run.server.memory
     # (0 + 1 + 2 + 3) / 4, and (2²⁴ + 3) / 4, which single precision would make 2²² + ½ or 2²²
@@ -257,8 +261,12 @@ def test_the_mean_of_a_field_by_hand(make_run: MakeRun, engine: Any) -> None:
 
 
 def test_where_no_reply_is_of_use_the_default_is_given_back(make_run: MakeRun) -> None:
+    """And since every client failed in that step, though not in another one, the run ends."""
     run = make_run(type("Broken", (Mean,), {"broken": frozenset(range(4))}), rounds=1)
-    run.go()
+    with pytest.raises(
+        RunError, match="round 1: every client failed, client-3 in step 'send': ValueError: broken"
+    ):
+        run.go()
     assert run.server.memory["weights"] == run.server.memory["table"] == "nothing"
 
 
@@ -271,7 +279,9 @@ class Strict(Mean):
 
 def test_without_a_default_a_mean_of_nothing_ends_the_run(make_run: MakeRun) -> None:
     run = make_run(type("Broken", (Strict,), {"broken": frozenset(range(4))}), rounds=1)
-    with pytest.raises(RunError, match=r"^round 1: no client gave a reply to 'send' that is of use$"):
+    with pytest.raises(
+        RunError, match="round 1: every client failed, client-3 in step 'send': ValueError: broken"
+    ):
         run.go()
 
 
@@ -325,3 +335,44 @@ def test_methods_that_average_say_that_they_see_no_single_reply() -> None:
     methods = {name: kind(kind.Settings(), Training()) for name, kind in registered().items()}
     single = {name for name, method in methods.items() if reads_single_replies(method)}
     assert {"fedavg", "fedprox", "fedmd", "dsfl", "fdmeta", "local", "aggregated"}.isdisjoint(single)
+
+
+# -- every byte has a kind -----------------------------------------------------------------------------------
+
+
+class Whispering(Roll):
+    """Sends down something that it does not declare: to all, or to each."""
+
+    name = "whispering"
+    tells: ClassVar = {"own": Kind.CONTROL}
+
+
+class WhisperingToEach(Roll):
+    name = "whispering-to-each"
+    tells: ClassVar = {"common": Kind.FEATURES}
+
+
+@pytest.mark.parametrize(("method", "field"), [(Whispering, "common"), (WhisperingToEach, "own")])
+def test_what_is_sent_down_without_a_kind_ends_the_first_round(
+    make_run: MakeRun, method: type[Method], field: str
+) -> None:
+    words = f"sends '{field}' down to its step 'answer', .* add \"{field}\" and its kind to `tells`"
+    with pytest.raises(MethodError, match=words):
+        make_run(method).go()
+    with pytest.raises(MethodError, match=words):
+        check_method(method)
+
+
+def test_what_tables_and_files_show_is_every_byte_that_was_counted(make_run: MakeRun) -> None:
+    """Control too: what a method calls so is paid for like everything else."""
+    run = make_run(type("Steering", (Roll,), {"tells": dict.fromkeys(("common", "own"), Kind.CONTROL)}))
+    run.go()
+    record = RunRecord(run.path)
+    for direction, shown in (("up", sent_per_client), ("down", received_per_client)):
+        counted = sum(
+            entry.bytes
+            for entry in record.ledger
+            if entry.direction == direction and entry.purpose == "training"
+        )
+        assert shown(record.summary) == counted / 4
+    assert received_per_client(record.summary) > 3 * 400

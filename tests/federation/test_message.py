@@ -387,13 +387,14 @@ def test_bytes_are_counted_by_kind_and_sum_to_the_message() -> None:
     total = len(encode(fields))
     counts = bytes_by_kind(fields, total, {"weights": Kind.WEIGHTS, "seen": Kind.METRICS})
     # weights: 5 × 4 + 3 × 8 bytes; seen: five digits; the rest is framing
-    assert counts == {Kind.CONTROL: total - 44 - 5, Kind.WEIGHTS: 44, Kind.METRICS: 5}
+    assert counts == {Kind.FRAMING: total - 44 - 5, Kind.WEIGHTS: 44, Kind.METRICS: 5}
 
 
 def test_a_field_without_a_kind_is_control() -> None:
     fields = {"secret": torch.zeros(100)}
     total = len(encode(fields))
-    assert bytes_by_kind(fields, total, {"weights": Kind.WEIGHTS}) == {Kind.CONTROL: total}
+    counts = bytes_by_kind(fields, total, {"weights": Kind.WEIGHTS})
+    assert counts == {Kind.CONTROL: 400, Kind.FRAMING: total - 400}
 
 
 def test_two_fields_of_one_kind_are_counted_together() -> None:

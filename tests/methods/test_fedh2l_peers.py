@@ -48,7 +48,7 @@ def sizes(run: Run, number: int) -> dict[tuple[str, str, str], int]:
     return {
         (entry.client, entry.direction, entry.kind): entry.bytes
         for entry in RunRecord(run.path).ledger
-        if entry.round == number and entry.purpose == "training" and entry.kind != "control"
+        if entry.round == number and entry.purpose == "training" and entry.kind != "framing"
     }
 
 

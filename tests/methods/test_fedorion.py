@@ -381,39 +381,6 @@ def test_the_global_model_is_scored_on_the_whole_test_set(federate: Prepare) -> 
     assert last["stages"]["mutual"]["whole"]["mean"] == last["whole"]["mean"]
 
 
-def test_a_teacher_whose_answers_overflow_is_left_out(
-    federate: Prepare, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Weights can be finite, and so pass the door, and still make no number of any noise."""
-    learn = fedorion.FedORION.learn
-
-    def spoilt(self: Any, me: Any, **told: Any) -> Any:
-        reply: dict[str, Any] = dict(learn(self, me, **told))
-        if me.facts.index == 0:
-            reply["model"] = {
-                name: torch.full_like(tensor, 3e38) if tensor.is_floating_point() else tensor
-                for name, tensor in reply["model"].items()
-            }
-        return reply
-
-    vars(spoilt).update(vars(learn))
-    spoilt.__name__ = "learn"
-    monkeypatch.setattr(fedorion.FedORION, "learn", spoilt)
-    run = done(federate, [plain, one_layer], {})
-    assert run.finished
-    assert run.server.model is not None
-    assert all(tensor.isfinite().all() for tensor in copy_of(run.server.model).values())
-
-
-def test_a_client_without_rows_is_not_asked_and_nobody_ends_nothing(federate: Prepare) -> None:
-    run = federate([plain, one_layer], server=False, method=FEDORION, data=NO_PUBLIC)
-    run.federation.roster._samples[:] = 0  # type: ignore[index]
-    before = copy_of(run.server.model)  # type: ignore[arg-type]
-    run.go()
-    assert run.client_files() == {}
-    assert all(torch.equal(before[name], tensor) for name, tensor in copy_of(run.server.model).items())  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("method", "complaint"),
     [

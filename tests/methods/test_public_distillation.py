@@ -70,8 +70,8 @@ def test_a_client_sends_600_kb_a_round_whatever_its_model(
             assert ledger[client, "down", "logits"] == 5000 * 30 * size
             assert ledger[client, "down", "indices"] == 2 * 5000 * 4
             for direction in ("up", "down"):
-                assert ledger[client, direction, "control"] < 500
-        kinds = {(direction, kind) for _, direction, kind in ledger if kind not in ("control", "metrics")}
+                assert ledger[client, direction, "framing"] < 500
+        kinds = {(direction, kind) for _, direction, kind in ledger if kind not in ("framing", "metrics")}
         assert kinds == {("up", "logits"), ("down", "logits"), ("down", "indices")}
 
 

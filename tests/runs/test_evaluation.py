@@ -21,6 +21,7 @@ from polyfed.federation.message import Fields, Weights
 from polyfed.federation.roster import Facts
 from polyfed.learn import METRICS, metrics_of
 from polyfed.methods import local_training
+from polyfed.methods.local import Local
 from polyfed.runs.api import load_model
 from polyfed.runs.checkpoint import RunDirectory, read_lines
 from polyfed.runs.failures import FAILURES_LOG
@@ -184,12 +185,31 @@ def test_without_own_test_rows_there_is_the_whole_test_set_alone(make_run: MakeR
     assert all(set(score["metrics"]) == {"whole"} for score in last["clients"].values())
 
 
-def test_models_that_answer_nan_have_no_probabilities_and_are_still_measured(make_run: MakeRun) -> None:
-    run = make_run("local", evaluate=ALL, rounds=1, training={"lr": 1e30})
+class Overflowing(Local):
+    """Weights that are finite, and answers that are not, on all clients but one."""
+
+    name = "overflowing"
+
+    @client_step
+    def train(self, me: Client) -> Fields:
+        if me.facts.index:
+            for parameter in me.model.parameters():
+                parameter.data.fill_(-3e38 if me.round == 2 else 1.0)
+        return {}
+
+
+def test_a_model_that_answers_with_no_finite_number_is_not_scored_and_is_named(make_run: MakeRun) -> None:
+    run = make_run(Overflowing, evaluate=ALL, rounds=2)
     run.go()
-    metrics = lines_of(run.path)[-1]["summary"]["metrics"]["whole"]
-    assert (metrics["auc"], metrics["calibration-error"]) == (None, None)
-    assert 0 < metrics["balanced-accuracy"]["mean"] < 1
+    last = lines_of(run.path)[-1]
+    assert list(last["clients"]) == ["client-0"]
+    assert {failure["client"] for failure in last["failures"]} == {"client-1", "client-2", "client-3"}
+    assert "answers with no finite number, training diverged: lower" in last["failures"][0]["reason"]
+
+
+def test_an_answer_that_is_not_a_number_is_not_right() -> None:
+    logits = torch.tensor([[torch.nan, 0.0], [0.0, torch.inf], [1.0, 0.0]])
+    assert learn.count_right(logits, torch.tensor([0, 1, 0])) == [2, 3]
 
 
 @pytest.mark.parametrize(("outputs", "classes"), [("all", 30), ("private", 10)])

@@ -211,9 +211,13 @@ def test_a_client_that_was_not_evaluated_in_a_round_is_not_chosen_there() -> Non
     assert chosen_for_each([]) == {}
 
 
-def test_what_a_client_sends_is_the_mean_over_clients_without_framing() -> None:
-    summary = {"bytes": {"up": {"weights": 90, "metrics": 10, "control": 1000}, "down": {}}, "clients": 4}
-    assert sent_per_client(summary) == 25.0
+def test_what_a_client_sends_is_the_mean_over_clients_of_every_byte() -> None:
+    sizes = {"weights": 90, "metrics": 10, "control": 1000, "framing": 100}
+    assert sent_per_client({"bytes": {"up": sizes, "down": {}}, "clients": 4}) == 300.0
+
+
+def test_empty_messages_are_nothing() -> None:
+    assert sent_per_client({"bytes": {"up": {"framing": 100}, "down": {}}, "clients": 4}) == 0.0
 
 
 # -- metrics beside accuracy ---------------------------------------------------------------------------------

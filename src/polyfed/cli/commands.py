@@ -11,7 +11,7 @@ import typer
 import polyfed
 from polyfed.cli import experiment_commands, list_commands, run_commands
 from polyfed.cli.screen import console, log_to_screen
-from polyfed.errors import PolyfedError, UserError, describe_os_error, in_one_line, visible
+from polyfed.errors import Divergence, PolyfedError, UserError, describe_os_error, in_one_line, visible
 
 app = typer.Typer(
     name="polyfed",
@@ -68,7 +68,7 @@ def main() -> None:
         app()
     except UserError as error:
         sys.stderr.write(f"polyfed: {in_one_line(str(error))}\n")
-        sys.exit(2)
+        sys.exit(1 if isinstance(error, Divergence) else 2)
     except BrokenPipeError:
         # Whoever reads has seen enough, as in `polyfed models | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -17,6 +17,7 @@ from polyfed.errors import visible
 from polyfed.experiments import Job, JobFailure, Snapshot, run_jobs
 from polyfed.report.fitting import distinct, shortened
 from polyfed.report.tables import amount, percent
+from polyfed.runs.failures import few_names
 from polyfed.runs.rounds import Run
 from polyfed.runs.signals import stop_signals_call
 
@@ -132,9 +133,10 @@ class _StatusLine:
             if part in summary:
                 parts.append(f"{title} {percent(summary[part]['mean'])} %")
         parts.append(f"{amount(run.ledger.total('up'))} up, {amount(run.ledger.total('down'))} down")
-        failures = len((run.last or {}).get("failures", ()))
+        failures = (run.last or {}).get("failures", ())
         if failures:
-            parts.append(f"{failures} failed")
+            names = few_names(failure["client"] for failure in failures)
+            parts.append(f"{len(failures)} failed ({names})")
         return [*parts, f"{duration(left)} left"]
 
 

@@ -23,10 +23,10 @@ from polyfed.disk import SavedState
 from polyfed.engines.process_setup import keep_freed_memory
 from polyfed.engines.torch_settings import settings_put_back
 from polyfed.errors import MethodError, RunError, describe, place_in_users_code
-from polyfed.federation.engine import Call, Failure, Outcome, Population, Success, Task
+from polyfed.federation.engine import DIVERGED, Call, Failure, Outcome, Population, Success, Task
 from polyfed.federation.fields import why_report_refused
 from polyfed.federation.message import EMPTY, Fields, Weights, decode, encode, first_not_finite, tensors_in
-from polyfed.federation.method import Step, check_declared
+from polyfed.federation.method import Step, check_declared, learning_rates
 from polyfed.federation.nodes import Assistant, Client, copied
 from polyfed.federation.program import Program, step_name
 from polyfed.machine import cores, memory
@@ -116,6 +116,8 @@ class Host:
             self._enter(me, task, call)
             _seed_layers(me)
             fields = step(me, **payload) or {}
+            if not reads_only:
+                self._check_finite(me)
             reply, report = self._sealed(task, call, me, fields)
             if self.timeout is not None and time.perf_counter() - started > self.timeout:
                 raise TimeoutError(too_slow(self.timeout))
@@ -143,6 +145,8 @@ class Host:
             replies = together(self.program.owner(task.step), us, payloads)
             if replies is None:
                 raise _NotStacked
+            for me in us:
+                self._check_finite(me)
             sealed = [self._sealed(task, *each) for each in zip(unit, us, replies, strict=True)]
             if self.timeout is not None and time.perf_counter() - started > self.timeout * len(us):
                 raise TimeoutError(too_slow(self.timeout))
@@ -159,6 +163,12 @@ class Host:
             Success(index, reply, seconds, report)
             for index, (reply, report) in zip(indices, sealed, strict=True)
         ]
+
+    def _check_finite(self, me: Client) -> None:
+        """Training that diverged is a failed step: the client keeps the weights that it had before."""
+        if not learn.all_finite(me.model):
+            rates = learning_rates(self.program.method)
+            raise FloatingPointError(f"its weights are no longer finite, {DIVERGED} {rates}")
 
     def _reads_only(self, task: Task, step: Step) -> bool:
         """Whether a step leaves a client's state as it is: it says so, and packing its reply leaves nothing."""

@@ -15,6 +15,9 @@ from polyfed.federation.message import EMPTY
 from polyfed.federation.nodes import Assistant, Client, Moment, ScratchModels
 from polyfed.federation.program import Program
 
+DIVERGED = "training diverged: lower"
+"""In the reason of a step that failed because of that."""
+
 
 @dataclass(frozen=True)
 class Call:

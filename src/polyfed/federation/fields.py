@@ -7,7 +7,7 @@ A method's `sends` gives every field that may leave a client its kind, and may s
 | `Table(rows, columns)`           | numbers, rows × columns; logits unless another kind is named                |
 | `Probabilities(rows, columns)`   | such a table whose rows are not below 0 and add up to 1                     |
 | `Indices(below)`                 | whole numbers from 0 up to, not including, a size; all different if so told |
-| `Counts(rows)`                   | whole numbers from 1, so many as a size says                                |
+| `Counts(rows)`                   | whole numbers from 1, as many as a size says; in sum at most the client's rows |
 | `LikeWeights(sent)`              | tensors of the names, shapes and types of a field that the client was sent  |
 | `OwnWeights()`                   | tensors of the names, shapes and types of the client's own model            |
 | `RowNumbers(wanted, of)`         | by layer as many different row numbers as were asked for                    |
@@ -16,7 +16,7 @@ A method's `sends` gives every field that may leave a client its kind, and may s
 
 Sizes are given by name: `outputs` (of every model), `classes` (of the private data), `public` (rows of the public set),
 `features` (of every model, where the method declares `Need.COMMON_FEATURES`), or a field that was sent or is in the
-same reply, for its length. Nothing may be NaN or infinite.
+same reply, for its length. Nothing may be NaN or infinite, or far larger than what the others send (see `outliers`).
 
 A reply that is refused is left out, and the reason stands in the run's history. Peers' messages in gossip pass the same
 door. What a client measured and noted on the way does so too, before it leaves the client and when it arrives: scores
@@ -42,6 +42,8 @@ PARTS_WITH_METRICS = ("own", "whole")
 LOCAL_LOSS = "local-loss"  # what every method may note
 MOST_ROWS = 2**31  # that one score can be made of
 NAME_SHOWN = 24
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # what numbers may travel in
+MOST_COUNTED = 2**53  # whole numbers beyond are not exact in any float
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class Surroundings:
     reply: Fields = field(default_factory=dict)
     own_model: Callable[[], Mapping[str, Tensor]] = dict
     """Tensors of the names, shapes and types of the client's own model."""
+    samples: float = math.inf
+    """How many training rows the client said that it holds."""
 
     def size(self, name: str) -> int:
         """A size by name; a `NoSize` if there is none of that name."""
@@ -74,6 +78,9 @@ class Field:
     """A field that may leave a client: its kind, and what it must be. This one may be anything."""
 
     kind: Kind = field(default=Kind.CONTROL, kw_only=True)
+    spread: float = field(default=1.0, kw_only=True)
+    """How many times more than in other fields honest clients may differ in this one, in size: the run's `outliers` is
+    multiplied by it. Infinity: by any factor."""
 
     def refusal(self, name: str, value: Any, around: Surroundings) -> str | None:
         """Why this value is of no use; nothing if it is."""
@@ -93,7 +100,7 @@ class Table(Field):
 
     def refusal(self, name: str, value: Any, around: Surroundings) -> str | None:
         shape = around.size(self.rows), around.size(self.columns)
-        if isinstance(value, Tensor) and value.is_floating_point() and value.shape == shape:
+        if isinstance(value, Tensor) and value.dtype in FLOATS and value.shape == shape:
             return None
         return f"its {name} are not a table of {shape[0]} rows × {shape[1]} {self.columns}"
 
@@ -141,7 +148,8 @@ class Counts(Field):
             and value.shape == (length,)
             and bool((value > 0).all())
         ):
-            return None
+            more = sum(value.tolist()) > around.samples
+            return f"its {name} add up to more rows than it holds" if more else None
         return f"its {name} are not {length} whole numbers from 1"
 
 
@@ -173,7 +181,21 @@ class LikeWeights(Field):
                 return (
                     f"its {name} '{key}' are of another type ({tensor.dtype}) than the model's ({like.dtype})"
                 )
+            if not _is_possible(key, tensor):
+                return f"its {name} '{key}' hold numbers that no model has there"
         return None
+
+    def sent_rows(self, name: str, around: Surroundings) -> Mapping[str, Tensor]:
+        """What the client was sent, entry by entry like its reply: of layers of which it sent rows, these rows."""
+        model = self._model(name, around)
+        chosen: Any = around.reply.get(self.rows) if self.rows is not None else None
+        if not isinstance(chosen, Mapping):
+            return model
+        return {
+            key: tensor[chosen[layer].long()] if tensor.dim() and layer in chosen else tensor
+            for key, tensor in model.items()
+            for layer in (learn.layer_of(key),)
+        }
 
     def _model(self, name: str, around: Surroundings) -> Mapping[str, Tensor]:
         """What the tensors are to be like."""
@@ -195,6 +217,9 @@ class LikeWeights(Field):
 @dataclass(frozen=True)
 class OwnWeights(LikeWeights):
     """Tensors like those of the client's own model, which it was not sent."""
+
+    def sent_rows(self, name: str, around: Surroundings) -> Mapping[str, Tensor]:
+        return {}  # what the server knows of the client's model are names, shapes and types
 
     def _model(self, name: str, around: Surroundings) -> Mapping[str, Tensor]:
         return around.own_model()
@@ -234,6 +259,9 @@ class Number(Field):
     least: float = -math.inf
     most: float = math.inf
     kind: Kind = field(default=Kind.METRICS, kw_only=True)
+    spread: float = field(
+        default=1e7, kw_only=True
+    )  # steps, squared norms: of clients that hold 1 row or 100,000
 
     def refusal(self, name: str, value: Any, around: Surroundings) -> str | None:
         if (
@@ -243,6 +271,18 @@ class Number(Field):
         ):
             return None
         return f"its {name} is not a number from {self.least:g} to {self.most:g}"
+
+
+def _is_possible(key: str, tensor: Tensor) -> bool:
+    """Whether an entry of a model can be what it is: a variance is not below 0, a counter can be counted on."""
+    if key.endswith("running_var"):
+        return bool((tensor >= 0).all())
+    return tensor.is_floating_point() or not tensor.numel() or bool(_magnitude(tensor) <= MOST_COUNTED)
+
+
+def _magnitude(tensor: Tensor) -> int:
+    """The largest magnitude among whole numbers."""
+    return max(abs(int(tensor.min())), abs(int(tensor.max())))
 
 
 def _are_indices(value: Any, end: int, *, distinct: bool) -> bool:

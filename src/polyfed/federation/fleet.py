@@ -10,18 +10,30 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from polyfed import learn
-from polyfed.errors import MessageError, MethodError, RunError, StepFailed
-from polyfed.federation.engine import Call, Engine, Failure, Success, Task
+from polyfed.errors import Divergence, MessageError, MethodError, RoundSpoilt, RunError, StepFailed
+from polyfed.federation.engine import DIVERGED, Call, Engine, Failure, Success, Task
 from polyfed.federation.fields import Surroundings, why_refused, why_report_refused
 from polyfed.federation.ledger import Ledger, Purpose
 from polyfed.federation.message import EMPTY, Fields, Kind, bytes_by_kind, decode, encode
-from polyfed.federation.method import NO_DEFAULT, ForEach, Reply, Step, StepOwner, reads_single_replies
+from polyfed.federation.method import (
+    NO_DEFAULT,
+    ForEach,
+    Reply,
+    Step,
+    StepOwner,
+    check_told,
+    reads_single_replies,
+)
 from polyfed.federation.nodes import Moment
+from polyfed.federation.outliers import MOST, Extents, extents_of, most_suspect, outliers, too_large
 from polyfed.federation.program import Program, step_name
 from polyfed.federation.roster import Facts, Roster
 from polyfed.federation.topology import TopologyName, neighbours
@@ -59,6 +71,8 @@ class Asked:
     """Whether peers hear the replies."""
     arrived: dict[str, Any] = field(default_factory=dict)
     """What all were sent, as it arrived: what their replies are differences to."""
+    extents: dict[int, Extents] = field(default_factory=dict)
+    """How large the replies are that were let in, by client."""
 
 
 class EngineFleet:
@@ -77,12 +91,15 @@ class EngineFleet:
         stack: int = 1,
         stackable: frozenset[str] = frozenset(),
         most_measured: int | None = None,
+        outliers: float | None = None,
     ) -> None:
         """sizes: what declared fields are compared with (outputs, classes, public rows).
 
         build: makes a model of an architecture, for replies that must be like one.
 
         most_measured: how many of the clients that do a step measure its stages, at most.
+
+        outliers: how many times larger than the others' a reply may be (see `outliers`); None: by any factor.
         """
         self.engine = engine
         self.program = program
@@ -94,6 +111,7 @@ class EngineFleet:
         self.stack = stack
         self.stackable = stackable
         self.most_measured = most_measured
+        self.outliers = outliers
         self._build = build
         self._models: dict[str, dict[str, Tensor]] = {}
         self.round = 0
@@ -103,40 +121,63 @@ class EngineFleet:
         self.failures: list[Failure] = []
         self.reports: list[tuple[Facts, Fields]] = []
         """What clients measured and noted in this round, in the order of their replies."""
+        self.left_out: Mapping[int, str] = {}
+        """The clients whose replies are refused in this round, with the reasons: they spoilt it when it was tried."""
         self._sequence = 0
-        self._accepted = 0
+        self._asked_of: set[int] = set()
+        self._accepted: set[str] = set()
+        self._extents: list[Mapping[int, Extents]] = []
 
-    def begin(self, number: int, *, measuring: bool) -> None:
+    def begin(self, number: int, *, measuring: bool, left_out: Mapping[int, str] | None = None) -> None:
         """A new round: its random streams, its failures, its reports."""
         self.round = number
         self.measuring = measuring
+        self.left_out = left_out or {}
         self.failures = []
         self.reports = []
         self._sequence = 0
-        self._accepted = 0
+        self._asked_of = set()
+        self._accepted = set()
+        self._extents = []
 
     def end(self) -> None:
-        """Refuse to go on if not one client answered in this round: a mistake that more rounds will not mend."""
-        if self.failures and not self._accepted:
-            last = self.failures[-1]
-            assert last.client is not None
-            raise RunError(
-                f"round {self.round}: every client failed, {self.roster.name(last.client)} in step '{last.step}':"
-                f" {last.reason}"
-            ) from (StepFailed(last.traceback) if last.traceback else None)
+        """Refuse to go on if every client failed in this round, in a step that nobody got through.
+
+        Whichever step it is, and whatever went well before it: a mistake that more rounds will not mend.
+        """
+        if not self._asked_of <= {failure.client for failure in self.failures}:
+            return
+        for last in reversed(self.failures):
+            if last.step not in self._accepted:
+                assert last.client is not None
+                kind = Divergence if DIVERGED in last.reason else RunError
+                raise kind(
+                    f"round {self.round}: every client failed, {self.roster.name(last.client)} in step '{last.step}':"
+                    f" {last.reason}"
+                ) from (StepFailed(last.traceback) if last.traceback else None)
+
+    def most_suspect(self) -> int | None:
+        """The client whose replies in this round are the largest beside the others'; None if none stands out."""
+        return most_suspect(self._extents)
 
     # -- who -------------------------------------------------------------------------------------------------
 
+    @cached_property
+    def holders(self) -> NDArray[np.int64]:
+        """The clients that hold training rows. The others have nothing to teach: they take no part in learning."""
+        return self.roster.holders()
+
     def everyone(self) -> list[Facts]:
-        return list(self.roster)
+        return [self.roster[index] for index in self.holders]
 
     def sample(self) -> list[Facts]:
         rng = self.seeds.numpy("cohort", self.round)
-        population = len(self.roster)
-        if self.cohorts.count == population:
-            chosen = list(range(population))
+        population = len(self.holders)
+        if self.cohorts.count >= population:
+            chosen = self.holders.tolist()
         else:
-            chosen = sorted(rng.choice(population, self.cohorts.count, replace=False, shuffle=False).tolist())
+            places = rng.choice(population, self.cohorts.count, replace=False, shuffle=False)
+            chosen = sorted(self.holders[places].tolist())
         weak = self.cohorts.weak
         if weak is not None:
             absent = weak
@@ -145,7 +186,11 @@ class EngineFleet:
             absent = frozenset(rng.choice(chosen, gone, replace=False).tolist()) if gone else frozenset()
         present = [self.roster[index] for index in chosen if index not in absent]
         if not present:
-            raise RunError(f"round {self.round}: every client dropped out; lower cohort.dropout")
+            raise RunError(
+                f"round {self.round}: every client dropped out; lower cohort.dropout"
+                if population
+                else "no client holds training rows: give them more data, or lower data.validation and data.test"
+            )
         return present
 
     # -- asking ----------------------------------------------------------------------------------------------
@@ -197,9 +242,13 @@ class EngineFleet:
         said: dict[int, bytes] = {}
         sizes: dict[int, Mapping[Kind, int]] = {}
         asked = self._asked(say, among, None, payload, aloud=True)
-        for outcome in self._outcomes(asked, window=None):
-            reply, size = self._checked(outcome, asked, may_be_empty=True)
-            if reply is None or size is None:
+        heard_of = [
+            (outcome, *self._checked(outcome, asked, may_be_empty=True))
+            for outcome in self._outcomes(asked, window=None)
+        ]
+        refused = self._outliers(asked)
+        for outcome, reply, size in heard_of:
+            if reply is None or size is None or reply.client.index in refused:
                 continue
             index = reply.client.index
             if reply.fields:
@@ -247,10 +296,26 @@ class EngineFleet:
         required: Sequence[str] = (),
     ) -> Iterator[Reply]:
         asked = self._asked(step, to, each, payload, purpose, required)
-        for outcome in self._outcomes(asked, window):
-            reply, _ = self._checked(outcome, asked)
-            if reply is not None:
-                yield reply
+        checked = (self._checked(outcome, asked)[0] for outcome in self._outcomes(asked, window))
+        replies = (reply for reply in checked if reply is not None)
+        if window is None:  # all are here before the first is read
+            known = list(replies)
+            outliers = self._outliers(asked)
+            yield from (reply for reply in known if reply.client.index not in outliers)
+            return
+        yield from replies
+        spoilt = self._outliers(asked)
+        if spoilt:  # and read already
+            raise RoundSpoilt(self.round, spoilt)
+
+    def _outliers(self, asked: Asked) -> dict[int, str]:
+        """The clients whose replies to this ask are far larger than the others'; they failed."""
+        if self.outliers is None or asked.purpose != "training":
+            return {}
+        found = outliers(asked.extents, self.outliers)
+        short = step_name(asked.name)
+        self.failures += [Failure(index, short, reason) for index, reason in found.items()]
+        return found
 
     def _single(self, replies: Iterator[Reply]) -> Iterator[Reply]:
         """Replies that a method's round is going to read one by one."""
@@ -279,8 +344,15 @@ class EngineFleet:
         name = self.program.name_of(step)
         own = {facts.index: each(facts) for facts in to} if each is not None else {}
         owner = self.program.owner(name)
+        check_told(
+            owner, [*payload, *dict.fromkeys(field for fields in own.values() for field in fields)], step
+        )
         promised = [field for field in getattr(step, "required", ()) if field in owner.sends]
-        return Asked(step, owner, name, to, payload, own, purpose, [*promised, *required], aloud)
+        asked = Asked(step, owner, name, to, payload, own, purpose, [*promised, *required], aloud)
+        if purpose == "training":
+            self._extents.append(asked.extents)
+            self._asked_of.update(facts.index for facts in to)
+        return asked
 
     def _outcomes(
         self,
@@ -389,20 +461,31 @@ class EngineFleet:
             report, asked.owner.stages, asked.owner.notes, outputs=self.sizes["outputs"]
         )
         if reason is None and (fields or (asked.required and not may_be_empty)):
-            sent = {**asked.payload, **asked.own.get(facts.index, {})}
-            reason = why_refused(
-                asked.owner.sends,
-                asked.required,
-                fields,
-                Surroundings(self.sizes, sent, fields, lambda: self._like_model(facts.architecture)),
-            )
+            reason = self._why_refused(fields, asked, facts)
+        short = step_name(asked.name)
         if reason is not None:
-            self.failures.append(Failure(facts.index, step_name(asked.name), reason))
+            self.failures.append(Failure(facts.index, short, reason))
             return None, None
         if report:
             self.reports.append((facts, report))
-        self._accepted += 1
+        self._accepted.add(short)
         return Reply(facts, fields), sizes
+
+    def _why_refused(self, fields: Fields, asked: Asked, facts: Facts) -> str | None:
+        """Why a client's fields are not let in; nothing if they are. Notes how large they are."""
+        if asked.purpose == "training" and facts.index in self.left_out:
+            return self.left_out[facts.index]
+        sent = {**asked.payload, **asked.own.get(facts.index, {})}
+        around = Surroundings(
+            self.sizes, sent, fields, lambda: self._like_model(facts.architecture), facts.samples
+        )
+        reason = why_refused(asked.owner.sends, asked.required, fields, around)
+        if reason is not None or not fields:
+            return reason
+        extents = extents_of(asked.owner.sends, fields, around)
+        asked.extents[facts.index] = extents
+        part = too_large(extents)
+        return None if part is None else f"its {part} hold numbers over {MOST:g}"
 
 
 def chunks(items: Iterable[bytes], size: int) -> Iterator[list[bytes]]:

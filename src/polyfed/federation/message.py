@@ -8,6 +8,7 @@ says where each belongs. `decode` accepts hostile bytes: it raises `MessageError
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
@@ -30,6 +31,7 @@ METADATA_KEY = "polyfed"
 VALUE_BYTES = 64
 MOST_GROWTH = 8
 FREE_BYTES = 16 * 2**20
+LARGEST = sys.float_info.max  # a whole number beyond cannot be reckoned with
 
 
 class Kind(StrEnum):
@@ -45,14 +47,18 @@ class Kind(StrEnum):
     INDICES = "indices"
     METRICS = "metrics"
     CONTROL = "control"
+    """What steers a step: the name of an architecture, a number of steps."""
+    FRAMING = "framing"
+    """What belongs to no field: names, shapes, the skeleton of a message; and messages without fields."""
 
 
 def bytes_by_kind(fields: Fields, total: int, kinds: Mapping[str, Kind]) -> dict[Kind, int]:
-    """A message's bytes by kind; what belongs to no field (names, shapes, framing) is control. Sums to `total`."""
-    if not fields:
-        return {Kind.CONTROL: total}
+    """A message's bytes by kind; those of names, shapes and the skeleton are framing. Sums to `total`.
+
+    A field without a kind, which a client may send and nobody reads, counts as control.
+    """
     sizes = sizes_of(fields)
-    counts = {Kind.CONTROL: total - sum(sizes.values())}
+    counts = {Kind.FRAMING: total - sum(sizes.values())}
     for name, size in sizes.items():
         kind = kinds.get(name, Kind.CONTROL)
         counts[kind] = counts.get(kind, 0) + size
@@ -112,6 +118,18 @@ def tensors_in(value: Value) -> Iterator[Tensor]:
             yield from tensors_in(item)
 
 
+def numbers_in(value: Value) -> Iterator[int | float]:
+    """Every number in a value that is not in a tensor, however deep."""
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from numbers_in(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from numbers_in(item)
+    elif isinstance(value, int | float):
+        yield value
+
+
 def first_not_finite(fields: Fields) -> str | None:
     """The name of a field that holds NaN or infinity, if there is one."""
     for name, value in fields.items():
@@ -128,8 +146,8 @@ def _finite(value: Value) -> bool:
             return True
         # One pass instead of three: NaN and infinity show in the sum. A sum can also overflow by itself.
         return bool(torch.isfinite(value.sum())) or bool(torch.isfinite(value).all())
-    if isinstance(value, float):
-        return value - value == 0
+    if isinstance(value, int | float):
+        return abs(value) <= LARGEST
     if isinstance(value, Mapping):
         return all(_finite(item) for item in value.values())
     if isinstance(value, (list, tuple)):

@@ -161,7 +161,8 @@ class StepOwner:
     """Every field that ever leaves a client: its kind, and what it must be (see `fields`). Sending anything else is
     an error. May be a property, where it depends on settings."""
     tells: ClassVar[Mapping[str, Kind]] = {}
-    """The kinds of what the server sends, for the ledger (default: as in `sends`, else control)."""
+    """The kinds of what the server sends, for the ledger, where `sends` has no field of that name. What steers a step
+    (a name, a number of steps) is `Kind.CONTROL`. Sending down anything else is an error."""
     stages: ClassVar[Sequence[str]] = ()
     """The stages of a round at which clients measure their models (`me.measure`), in their order."""
     notes: ClassVar[Sequence[str]] = ()
@@ -402,3 +403,27 @@ def check_declared(owner: StepOwner, fields: Iterable[str], step: str) -> None:
                 f"{type(owner).__name__}.{step} would send '{field}', which its `sends` does not declare"
                 f" (declared: {', '.join(owner.sends) or 'nothing'})"
             )
+
+
+def check_told(owner: StepOwner, fields: Iterable[str], step: Step) -> None:
+    """Every byte is counted by its kind: what the server sends must have one."""
+    kinds = owner.kinds_down()
+    for field in fields:
+        if field not in kinds:
+            raise MethodError(
+                f"{type(owner).__name__} sends '{field}' down to its step '{step.__name__}', which neither `tells` nor"
+                f' `sends` declares: add "{field}" and its kind to `tells`'
+            )
+
+
+def learning_rates(method: Method) -> str:
+    """The settings to lower where weights are no longer finite, with their values: `training.lr (0.5)`."""
+    rates = {"training.lr": method.training.lr}
+    for name, value in method.settings.model_dump(by_alias=True).items():
+        inner = value if isinstance(value, Mapping) else {"": value}
+        rates |= {
+            f"method.{name}.{key}".rstrip("."): rate
+            for key, rate in inner.items()
+            if (key or name).endswith("lr") and isinstance(rate, float)
+        }
+    return " or ".join(f"{name} ({rate:g})" for name, rate in rates.items())

@@ -84,6 +84,10 @@ class Roster(Sequence[Facts]):
         """How many samples all clients have together."""
         return int(np.sum(self._samples))
 
+    def holders(self) -> NDArray[np.int64]:
+        """The numbers of the clients that hold training rows, in their order."""
+        return np.flatnonzero(np.asarray(self._samples))
+
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]

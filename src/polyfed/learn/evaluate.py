@@ -50,5 +50,6 @@ def score(model: nn.Module, x: Tensor, y: Tensor, among: int | None = None) -> l
 
 
 def count_right(logits: Tensor, y: Tensor) -> list[int]:
-    """[right, of]: how many rows have their largest logit where the label says, of how many."""
-    return [int((logits.argmax(dim=1) == y).sum()), len(y)]
+    """[right, of]: how many rows have their largest logit where the label says, of how many. NaN is never right."""
+    right = (logits.argmax(dim=1) == y) & ~logits.amax(dim=1).isnan()
+    return [int(right.sum()), len(y)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -87,6 +88,31 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, partly: boo
             own[name].copy_(tensor)
 
 
+def all_finite(model: nn.Module) -> bool:
+    """Whether everything that training changes is finite: parameters and running statistics.
+
+    Other buffers may hold what they like, such as a mask of -inf.
+    """
+    found = (
+        tensor
+        for module in model.modules()
+        for entries in (module._parameters, module._buffers)
+        for name, tensor in entries.items()
+        if tensor is not None and (entries is module._parameters or is_statistic(name))
+    )
+    # One pass instead of three: NaN and infinity show in the sum. A sum can also overflow by itself.
+    return all(bool(torch.isfinite(each.sum())) or bool(torch.isfinite(each).all()) for each in found)
+
+
+def root_mean_square(tensors: Sequence[Tensor]) -> float:
+    """Of all entries of these tensors, 0 where there are none; infinity where they are too large to be squared."""
+    entries = sum(tensor.numel() for tensor in tensors)
+    whole = (tensor.float() if tensor.itemsize < 4 else tensor for tensor in tensors)
+    return math.hypot(*(float(torch.linalg.vector_norm(tensor)) for tensor in whole)) / math.sqrt(
+        entries or 1
+    )
+
+
 def norm_entries(model: nn.Module) -> frozenset[str]:
     """Names of everything that belongs to a BatchNorm layer: scale, shift and running statistics."""
     return frozenset(
@@ -154,21 +180,25 @@ class WeightedMean:
 
 
 class TableMean:
-    """The mean of tables as they come, in their own precision: logits, probabilities."""
+    """The mean of tables as they come: logits, probabilities. Sums are kept in double precision."""
 
     def __init__(self) -> None:
         self._sum: Tensor | None = None
+        self._dtype = torch.float32
         self.total = 0.0
 
     def add(self, table: Tensor, share: float) -> None:
         """Add one table with its share."""
         self.total += share
-        self._sum = table * share if self._sum is None else self._sum + table * share
+        self._dtype = torch.promote_types(self._dtype, table.dtype)
+        if self._sum is None:
+            self._sum = torch.zeros_like(table, dtype=torch.float64)
+        self._sum.add_(table, alpha=share)
 
     def result(self) -> Tensor:
-        """The mean of what was added."""
+        """The mean of what was added: in 32 bits, or in 64 where a table was."""
         assert self._sum is not None
-        return self._sum / self.total
+        return (self._sum / self.total).to(self._dtype)
 
 
 class TableMax:

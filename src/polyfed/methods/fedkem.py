@@ -72,7 +72,7 @@ class FedKEM(Method):
     summary = (
         "small networks learn from clients' models, travel and are fused by distillation (Nguyen et al. 2023)"
     )
-    tells: ClassVar = {"control": Kind.GRADIENTS}
+    tells: ClassVar = {"architecture": Kind.CONTROL, "control": Kind.GRADIENTS}
     stages = (mutual_training.STAGE,)
     final_stage = mutual_training.STAGE
     Settings = FedKEMSettings
@@ -118,7 +118,7 @@ class FedKEM(Method):
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         assert server.model is not None
-        cohort = [facts for facts in fleet.sample() if facts.samples]  # nothing is extracted from no rows
+        cohort = fleet.sample()
         told = mutual_training.told(server)
         if self.settings.fusion == "ensemble":
             self.distil(server, fleet.stream(self.extract, cohort, **told))

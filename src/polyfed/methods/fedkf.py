@@ -88,7 +88,7 @@ class FedKF(Method):
 
     name = "fedkf"
     summary = "clients also learn the global model's answers to inputs that they generate (Zhou et al. 2022)"
-    tells: ClassVar = {"teacher": Kind.WEIGHTS}
+    tells: ClassVar = {"teacher": Kind.WEIGHTS, "steps": Kind.CONTROL}
     stages = ("fused",)
     notes = ("generator-bytes",)
     sends: ClassVar = {"weights": LikeWeights("weights")}

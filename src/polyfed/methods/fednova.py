@@ -96,7 +96,7 @@ class FedNova(Method):
         names = dict(server.build(architecture).named_parameters(remove_duplicate=False))
         weights = {name: model[name] for name in names}
         others = {name: model[name] for name in model if name not in names}
-        cohort = [facts for facts in fleet.sample() if facts.samples]  # without rows there are no steps
+        cohort = fleet.sample()
         direction, buffers, way = learn.WeightedMean(), learn.WeightedMean(), 0.0
         for reply in fleet.stream(self.train, cohort, weights=weights, buffers=others):
             direction.add(reply["direction"], reply.client.samples)

@@ -37,6 +37,7 @@ from polyfed.federation import (
     FederationFacts,
     Fields,
     Fleet,
+    Kind,
     LikeWeights,
     Method,
     Need,
@@ -77,6 +78,7 @@ class FedORION(Method):
     name = "fedorion"
     summary = "clients teach copies of a global model, which is averaged and distilled from noise (paper 002)"
     default_server = "smallest"
+    tells: ClassVar = {"architecture": Kind.CONTROL}
     stages = (mutual_training.STAGE,)
     final_stage = mutual_training.STAGE
     sends: ClassVar = {"weights": LikeWeights("weights"), "model": OwnWeights()}
@@ -134,14 +136,13 @@ class FedORION(Method):
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         assert server.model is not None
-        cohort = [facts for facts in fleet.sample() if facts.samples]  # nothing is learnt from no rows
+        cohort = fleet.sample()
         replies = fleet.stream(self.learn, cohort, **mutual_training.told(server))
         copies, teacher = WeightedMean(), TableMean()
         teachers = self.received(replies, copies, server)
         noise = noise_distillation.told(server, self.settings) if self.settings.distillation else {}
         for said in server.spread(self.answer, teachers, **noise):
-            if said["probabilities"].isfinite().all():  # weights that are finite can overflow
-                teacher.add(said["probabilities"], said["samples"])
+            teacher.add(said["probabilities"], said["samples"])
         mean, whole = copies.result(), self.settings.aggregate
         taken = {name: mean[name] for name in mean if whole or learn.is_statistic(name)}
         learn.load_weights(server.model, taken, partly=True)

@@ -23,6 +23,7 @@ from polyfed.federation import (
     Client,
     Fields,
     Fleet,
+    Kind,
     LikeWeights,
     Method,
     MethodSettings,
@@ -52,6 +53,7 @@ class FML(Method):
     summary = "each client's model and an averaged one that travels teach each other (Shen et al. 2020)"
     single_replies = False
     sends: ClassVar = {"weights": LikeWeights("weights")}
+    tells: ClassVar = {"architecture": Kind.CONTROL}
     stages = (mutual_training.STAGE,)
     final_stage = mutual_training.STAGE
     Settings = FMLSettings
@@ -72,7 +74,7 @@ class FML(Method):
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         assert server.model is not None
-        cohort = [facts for facts in fleet.sample() if facts.samples]  # nothing is learnt from no rows
+        cohort = fleet.sample()
         share = (lambda client: client.samples) if self.settings.weighting == "samples" else None
         told = mutual_training.told(server)
         mean = fleet.mean(self.learn, cohort, "weights", share=share, default={}, **told)

@@ -110,7 +110,7 @@ class QFFL(Method):
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         [model] = server.shared_weights().values()
-        cohort = [facts for facts in fleet.sample() if facts.samples]  # a loss needs rows
+        cohort = fleet.sample()
         delta, statistics, h = learn.WeightedMean(), learn.WeightedMean(), 0.0
         for reply in fleet.stream(self.train, cohort, weights=model):
             delta.add(reply["delta"], 1.0)

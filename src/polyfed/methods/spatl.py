@@ -71,7 +71,7 @@ class SPATL(Method):
     name = "spatl"
     summary = "a shared encoder, its largest filters averaged; each client has its own head (Yu et al. 2022)"
     stages = ("trained",)
-    tells: ClassVar = {"control": Kind.GRADIENTS}
+    tells: ClassVar = {"filters": Kind.CONTROL, "control": Kind.GRADIENTS}
     Settings = SPATLSettings
     settings: SPATLSettings
 

@@ -46,10 +46,10 @@ class Course:
 
     @property
     def is_silent(self) -> bool:
-        """Whether nothing travels but what steers a round, or all data are in one place: bytes then say nothing."""
+        """Whether all messages are empty, or all data are in one place: bytes then say nothing."""
         summary = self.runs[0].summary
         kinds = {kind for sizes in summary["bytes"].values() for kind, size in sizes.items() if size}
-        return kinds <= {Kind.CONTROL} or pools_data(summary)
+        return kinds <= {Kind.FRAMING} or pools_data(summary)
 
     def reaches(self, target: float) -> list[Reach]:
         return [found for points in self.points if (found := reach(points, target)) is not None]

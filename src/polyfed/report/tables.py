@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -95,7 +95,19 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
         table.add_row(f"bytes {direction}", shown or "nothing")
     if summary["failures"]:
         table.add_row("failed client steps", str(summary["failures"]))
+    for title, names in (
+        ("diverged (weights not finite)", summary.get("diverged", ())),
+        ("clients without a final model", summary.get("missing", ())),
+    ):
+        if names:
+            table.add_row(title, escape("\n".join(listed(names))))
     return table
+
+
+def listed(names: Collection[str]) -> list[str]:
+    """The first of some names, and how many there are beside them."""
+    rest = len(names) - MOST_NAMED
+    return [*list(names)[:MOST_NAMED], *([f"and {rest} more"] if rest > 0 else [])]
 
 
 def _accuracies(rounds: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:

@@ -256,7 +256,8 @@ def _model_file(files: RunFiles, name: str) -> str:
                 f"{models.path / file} is missing: remove {folder / SUMMARY}, then `polyfed resume {folder}` writes it"
                 " again"
             )
-        raise CheckpointError(f"{name} never took part in {folder}: it has no trained model")
+        reason = shared.get("missing", {}).get(name, "it never took part in learning")
+        raise CheckpointError(f"{name} has no final model in {folder}: {reason}")
     return file
 
 

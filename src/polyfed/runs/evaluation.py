@@ -21,10 +21,10 @@ from torch.nn import functional as F
 
 from polyfed import learn
 from polyfed.data import Rows
-from polyfed.federation.engine import Failure
+from polyfed.federation.engine import DIVERGED, Failure
 from polyfed.federation.fields import Declared, OwnWeights
 from polyfed.federation.fleet import EngineFleet
-from polyfed.federation.message import Fields, Weights
+from polyfed.federation.message import Fields, Kind, Weights
 from polyfed.federation.method import Method, Reply, StepOwner, client_step, reads_only, server_step
 from polyfed.federation.nodes import Assistant, Client, Measurement, Part, ScratchModels, Server
 from polyfed.federation.roster import Facts, Roster
@@ -63,6 +63,8 @@ class ClientObserver:
 
     def note(self, found: Measurement, part: Part, logits: Tensor, y: Tensor) -> None:
         """Add to a measurement what these logits say of a part."""
+        if not bool(torch.isfinite(logits).any()):
+            raise FloatingPointError(f"its model answers with no finite number, {DIVERGED} training.lr")
         logits = logits[:, : self.among]
         found[part] = learn.count_right(logits, y)
         if self.metrics and part != "validation":
@@ -78,6 +80,7 @@ class EvaluationSteps(StepOwner):
     """The steps with which a run looks at its models. Every method's run has them."""
 
     sends: ClassVar[Declared] = {"weights": OwnWeights()}
+    tells: ClassVar = {"part": Kind.CONTROL}
     stages = (RESULT,)
 
     def __init__(self, method: Method, among: int | None, metrics: Sequence[MetricName] = ()) -> None:

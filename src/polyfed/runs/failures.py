@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from polyfed.federation.engine import DIVERGED
+
 FAILURES_LOG = "failures.log"
 MOST_REASONS = 5
 MOST_NAMES = 3
@@ -29,13 +31,29 @@ class FailedStep:
 
     def words(self, clients: int) -> str:
         """In one line, of so many clients: `2 of 8 clients (client-1, client-5) failed in step 'train' …`."""
-        names = ", ".join(self.clients[:MOST_NAMES]) + (", …" if len(self.clients) > MOST_NAMES else "")
         times = f", {self.times} times" if self.times > len(self.clients) else ""
         alike = " (and alike)" if self.alike else ""
         return (
-            f"{len(self.clients)} of {clients} clients ({names}) failed in step '{self.step}',"
+            f"{len(self.clients)} of {clients} clients ({few_names(self.clients)}) failed in step '{self.step}',"
             f" {_words_of_rounds(self.rounds)}{times}: {self.reason}{alike}"
         )
+
+
+def few_names(names: Iterable[str]) -> str:
+    """`client-1, client-5, …`: the first of some clients, each once."""
+    known = list(dict.fromkeys(names))
+    return ", ".join(known[:MOST_NAMES]) + (", …" if len(known) > MOST_NAMES else "")
+
+
+def diverged(history: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The clients whose weights were not finite after a step, in the order in which it happened."""
+    failures = (failure for line in history for failure in line.get("failures", ()))
+    return list(dict.fromkeys(each["client"] for each in failures if DIVERGED in each["reason"]))
+
+
+def last_reasons(history: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Why each client that failed did so the last time."""
+    return {each["client"]: each["reason"] for line in history for each in line.get("failures", ())}
 
 
 def failed_steps(history: Iterable[Mapping[str, Any]]) -> list[FailedStep]:

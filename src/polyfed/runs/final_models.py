@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import safetensors.torch
 
 from polyfed import learn, models
 from polyfed.disk import Folder, digest
-from polyfed.federation import Facts, Server, Weights
+from polyfed.federation import Facts, Method, Server, Weights
 from polyfed.federation.message import METADATA_KEY
 from polyfed.federation.roster import Roster
 from polyfed.runs.evaluation import Evaluation
 from polyfed.runs.federation import Federation
+
+NO_ROWS = "it holds no training rows, and took no part in learning"
 
 
 def write(
@@ -35,7 +37,7 @@ def write(
         }
         # One key: safetensors writes several in no fixed order, and equal models should be equal files.
         metadata = {METADATA_KEY: json.dumps(facts)}
-        file = f"{models.file_name(name)}.safetensors"
+        file = _file(name)
         tensors = {key: tensor.contiguous() for key, tensor in weights.items()}
         data = safetensors.torch.save(tensors, metadata)
         folder.write(file, data)
@@ -48,7 +50,7 @@ def _final(
 ) -> Iterator[tuple[str, str, Weights]]:
     """Name, architecture and weights of each."""
     roster, method = federation.roster, federation.method
-    if "model" in method.keeps or method.personal:
+    if _own_models(method):
         for reply in evaluation.final_models(trained, server):
             yield reply.client.name, reply.client.architecture, reply["weights"]
     firsts = [int((roster.which == place).argmax()) for place in range(len(roster.architectures))]
@@ -58,6 +60,29 @@ def _final(
             yield facts.architecture, facts.architecture, served
     if server.model is not None and server.architecture is not None:
         yield "server", server.architecture, learn.weights_of(server.model)
+
+
+def missing(federation: Federation, files: Mapping[str, str], reasons: Mapping[str, str]) -> dict[str, str]:
+    """The clients that should have a model of their own and have none, each with the reason.
+
+    Not those that were never in a cohort, who may be many. files: what was written. reasons: why clients failed.
+    """
+    if not _own_models(federation.method):
+        return {}
+    roster = federation.roster
+    holders = set(roster.holders().tolist())
+    told = {name: f"it failed: {reason}" for name, reason in reasons.items()}
+    told |= {roster.name(index): NO_ROWS for index in range(len(roster)) if index not in holders}
+    return {name: reason for name, reason in told.items() if _file(name) not in files}
+
+
+def _own_models(method: Method) -> bool:
+    """Whether clients have models of their own in the end."""
+    return "model" in method.keeps or method.personal
+
+
+def _file(name: str) -> str:
+    return f"{models.file_name(name)}.safetensors"
 
 
 def shared_by(roster: Roster) -> dict[str, Any]:

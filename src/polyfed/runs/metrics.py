@@ -177,18 +177,18 @@ def chosen_round(lines: Sequence[Mapping[str, Any]]) -> int | None:
 
 
 def sent_per_client(summary: Mapping[str, Any]) -> float:
-    """Bytes that a client sent in the whole run, on average, without framing."""
+    """Bytes that a client sent in the whole run, on average; 0 if its messages were empty."""
     return _per_client(summary, "up")
 
 
 def received_per_client(summary: Mapping[str, Any]) -> float:
-    """Bytes that a client was sent in the whole run, on average, without framing."""
+    """Bytes that a client was sent in the whole run, on average; 0 if the messages were empty."""
     return _per_client(summary, "down")
 
 
 def _per_client(summary: Mapping[str, Any], direction: Literal["up", "down"]) -> float:
     sizes = summary["bytes"][direction]
-    return float(sum(size for kind, size in sizes.items() if kind != Kind.CONTROL) / summary["clients"])
+    return sum(sizes.values()) / summary["clients"] if sizes.keys() - {Kind.FRAMING} else 0.0
 
 
 def look_up(line: Mapping[str, Any], measure: str) -> float | None:

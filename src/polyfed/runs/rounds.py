@@ -10,19 +10,29 @@ from typing import Any
 
 import torch
 
-from polyfed.errors import CheckpointError, RunError, StepFailed, WorkerLost, describe
-from polyfed.federation.engine import Engine, Failure
+from polyfed.errors import (
+    CheckpointError,
+    Divergence,
+    RoundSpoilt,
+    RunError,
+    StepFailed,
+    WorkerLost,
+    describe,
+)
+from polyfed.federation.engine import DIVERGED, Engine, Failure
 from polyfed.federation.fleet import EngineFleet
 from polyfed.federation.ledger import Ledger
+from polyfed.federation.method import learning_rates
 from polyfed.federation.program import Program
 from polyfed.federation.shelf import Shelf
 from polyfed.federation.wire import Wire
 from polyfed.runs import evaluation, final_models, metrics
 from polyfed.runs.checkpoint import RunDirectory, disk_trouble
 from polyfed.runs.evaluation import Evaluation, EvaluationSteps
-from polyfed.runs.failures import FAILURES_LOG
+from polyfed.runs.failures import FAILURES_LOG, diverged, last_reasons
 from polyfed.runs.federation import Federation, cohorts_of, scored_clients
 from polyfed.runs.manifest import other_data
+from polyfed.runs.soundness import Soundness
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +59,9 @@ class Run:
         self._open = False
         self._saved_at = time.monotonic()
         self._pause = self.config.checkpoint_seconds
+        self._left_out: dict[int, dict[int, str]] = {}
+        """By round, the clients whose replies spoilt it, with the reasons: it is done again without them."""
+        self._soundness = Soundness()
         self._steps = EvaluationSteps(self.method, federation.scored_outputs, self.config.evaluate.metrics)
         self.program = Program(self.method, {evaluation.NAME: self._steps}, Wire(self.config.wire))
         self._reset()
@@ -70,6 +83,7 @@ class Run:
             int(self.config.stack),
             self.federation.stackable(),
             self.config.evaluate.clients,
+            self.config.outliers,
         )
         roster = self.federation.roster
         scored = scored_clients(self.config, self.federation.seeds, len(roster))
@@ -172,6 +186,11 @@ class Run:
                     self._go_back()
                 else:
                     self.engine.restore({})
+            except RoundSpoilt as spoilt:
+                self._left_out.setdefault(spoilt.round, {}).update(spoilt.clients)
+                names = ", ".join(self.federation.roster.name(index) for index in sorted(spoilt.clients))
+                logger.warning("round %d is done again without %s", spoilt.round, names)
+                self._go_back()
 
     def _rounds(self, listener: Listener | None) -> None:
         """The rounds that are left, checkpoints between them, and what is written at the end."""
@@ -192,7 +211,8 @@ class Run:
 
     def _commit_if_due(self) -> None:
         due = time.monotonic()
-        if due - self._saved_at >= self._pause:
+        # A round that was done again is not done a third time: who spoilt it may do so in the next one, too.
+        if due - self._saved_at >= self._pause or self.round in self._left_out:
             self._commit()
             if self._pause:  # states of gigabytes: most of the time is for learning
                 took = time.monotonic() - due
@@ -232,12 +252,27 @@ class Run:
         """The method's part of a round. If no client answered, that is the reason, whatever came of it."""
         try:
             phase()
-        except WorkerLost:
+        except (WorkerLost, RoundSpoilt):
             raise
         except Exception:
             self._end_learning()
             raise
         self._end_learning()
+        self._check_soundness()
+
+    def _check_soundness(self) -> None:
+        """Refuse a round after which the server has nothing to share; without the client that did it, if one did."""
+        fault = self._soundness.fault(self.server)
+        if fault is None:
+            return
+        suspect = self.fleet.most_suspect()
+        number = self.fleet.round
+        if suspect is None:
+            raise Divergence(
+                f"round {number}: {fault}, and no client stands out: lower {learning_rates(self.method)};"
+                f" `polyfed resume {self.path}` goes on after round {self.directory.manifest['round']}"
+            )
+        raise RoundSpoilt(number, {suspect: f"with its reply {fault}"})
 
     def _end_learning(self) -> None:
         """Keep the tracebacks of what failed. If nobody answered, that ends the run."""
@@ -257,9 +292,8 @@ class Run:
                 reason += f", {self._name(last)} in step '{last.step}': {last.reason}"
                 cause = StepFailed(last.traceback) if last.traceback else None
             if self.fleet.round == self.config.rounds:
-                raise RunError(
-                    f"{reason}; `polyfed resume {self.path}` tries the last round again"
-                ) from cause
+                kind = Divergence if DIVERGED in reason else RunError
+                raise kind(f"{reason}; `polyfed resume {self.path}` tries the last round again") from cause
             logger.warning("%s", reason)
         return scores
 
@@ -282,7 +316,7 @@ class Run:
         return self.federation.roster.name(failure.client)
 
     def _open_round(self, number: int, *, measuring: bool) -> None:
-        self.fleet.begin(number, measuring=measuring)
+        self.fleet.begin(number, measuring=measuring, left_out=self._left_out.get(number))
         self.evaluation.begin()
         self.server.round = number
 
@@ -390,7 +424,18 @@ class Run:
             "failures": sum(len(line.get("failures", ())) for line in self.directory.history.lines()),
         }
         trained = [self.federation.roster[index] for index in sorted(self.client_files())]
+        before = len(self.fleet.failures)
         files = final_models.write(
             self.federation, self.server, self.evaluation, trained, self.directory.models
         )
-        self.directory.conclude(files, final_models.shared_by(self.federation.roster), summary)
+        lost = self.fleet.failures[before:]
+        self._log_failures(lost)
+        reasons = last_reasons(self.directory.history.lines()) | {
+            self._name(each): each.reason for each in lost
+        }
+        missing = final_models.missing(self.federation, files, reasons)
+        for key, found in (("diverged", diverged(self.directory.history.lines())), ("missing", missing)):
+            if found:
+                summary[key] = found
+        shared = final_models.shared_by(self.federation.roster)
+        self.directory.conclude(files, {**shared, "missing": missing}, summary)

@@ -64,6 +64,8 @@ class _Summary(_Part):
     clients: PositiveInt
     seconds: FiniteFloat
     failures: NonNegativeInt
+    diverged: list[str] = []
+    missing: dict[str, str] = {}
 
 
 def is_summary(content: Any) -> bool:

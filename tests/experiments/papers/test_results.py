@@ -124,9 +124,9 @@ def test_each_client_may_have_a_round_of_its_own_chosen() -> None:
 
 
 def test_what_was_sent_is_of_the_whole_run() -> None:
-    # 3 clients sent 600 + 60 bytes besides framing in 4 rounds: 220 each, 55 per round
+    # 3 clients sent 600 + 45 + 15 bytes in 4 rounds: 220 each, 55 per round
     sent = sent_in(
-        {"bytes": {"up": {"posteriors": 600, "metrics": 60, "control": 999}}, "clients": 3, "rounds": 4}
+        {"bytes": {"up": {"posteriors": 600, "metrics": 45, "framing": 15}}, "clients": 3, "rounds": 4}
     )
     assert sent == {"sent.client": 220.0, "sent.round": 55.0}
     run = Evaluations([line(1, 0.5, 0.5)], sent=sent)
