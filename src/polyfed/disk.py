@@ -14,6 +14,7 @@ import os
 import shutil
 import stat
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -52,6 +53,17 @@ def check_regular(path: Path) -> None:
         raise OSError(errno.EINVAL, words, str(path))
 
 
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in an `OSError` that names none: what is raised by writing into an open file says only why."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 def write_through(path: Path, data: bytes) -> None:
     """Write a new file and wait until it is on the disk. A file or link that is there is removed, not written into."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -60,7 +72,7 @@ def write_through(path: Path, data: bytes) -> None:
     except FileExistsError:
         path.unlink()
         descriptor = os.open(path, flags, 0o666)
-    with os.fdopen(descriptor, "wb") as file:
+    with naming(path), os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -94,7 +106,7 @@ def digest(data: bytes) -> str:
 
 def read_file(path: Path) -> bytes:
     """The content of a regular file. A link is not followed, and no named pipe is waited for."""
-    with _open(path, os.O_RDONLY, "rb") as file:
+    with naming(path), _open(path, os.O_RDONLY, "rb") as file:
         return file.read()
 
 

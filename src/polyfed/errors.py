@@ -20,6 +20,7 @@ and one warning: ClientFailure, when a run has ended and some of its clients fai
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import re
 import signal
@@ -30,6 +31,11 @@ from pathlib import Path
 
 REASON_LENGTH = 300
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_SYSTEM = {
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
+    *(errno.EACCES, errno.EPERM, errno.EBUSY, errno.ESTALE, errno.ETIMEDOUT, errno.ENODEV, errno.ENXIO),
+}
 NOT_USERS = (str(Path(__file__).parent), sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"))
 
 
@@ -145,6 +151,14 @@ def describe_os_error(error: OSError) -> str:
     if isinstance(error, PermissionError):
         return f"no permission to read or write {path}"
     return f"{path}: {error.strerror}"
+
+
+def system_reason(error: BaseException) -> str:
+    """Why the system refused a file, whatever is in it: too many open ones, a full disk, no permission. Else nothing.
+
+    What reads files raises an `OSError` for damaged ones too, mostly without a number.
+    """
+    return os.strerror(error.errno) if isinstance(error, OSError) and error.errno in _SYSTEM else ""
 
 
 def nearest(word: str, known: Iterable[str], listed_by: str = "") -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from polyfed.data.named import NAMED, local_folder, whereabouts
 from polyfed.data.sources import known_sets
-from polyfed.errors import DataError, nearest
+from polyfed.errors import DataError, nearest, system_reason
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,10 @@ def _rows_here(name: str) -> dict[str, int]:
             try:
                 rows[split] = int(pq.read_metadata(file).num_rows)
             except (OSError, pa.ArrowInvalid) as error:
-                raise DataError(f"{file} cannot be read as parquet: {str(error).splitlines()[0]}") from None
+                reason = system_reason(error)
+                raise DataError(
+                    f"{file} cannot be read{'' if reason else ' as parquet'}: {reason or str(error).splitlines()[0]}"
+                ) from None
     return rows
 
 

@@ -21,7 +21,7 @@ from PIL import Image, UnidentifiedImageError
 from polyfed.data.dataset import Array, Mode
 from polyfed.data.storage import new_inputs
 from polyfed.disk import check_regular
-from polyfed.errors import DataError
+from polyfed.errors import DataError, system_reason
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ def open_image(source: bytes | Path, called: str = "an image") -> Image.Image:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large(called) from error
     except _DAMAGED as error:
-        raise DataError(f"{called} cannot be read as an image: {_reason(error)}") from error
+        raise _told(called, "cannot be read as an image", error) from error
     if image.width * image.height > MOST_PIXELS:
         image.close()
         raise _too_large(called)
@@ -104,7 +104,7 @@ def decode_image(
                 image.load()
                 image = image if image.mode == mode else image.convert(mode)
         except _DAMAGED as error:
-            raise DataError(f"{called} is damaged: {_reason(error)}") from error
+            raise _told(called, "is damaged", error) from error
     if size is not None and image.size != size[::-1]:
         image = image.resize(size[::-1], Image.Resampling.BILINEAR, reducing_gap=2.0)
     pixels = np.asarray(image)
@@ -152,9 +152,11 @@ def _called(source: bytes | Path, row: int, where: str) -> str:
     return f"row {row} of {where}" if isinstance(source, bytes) else str(source)
 
 
-def _reason(error: Exception) -> str:
+def _told(called: str, what: str, error: Exception) -> DataError:
+    if system_reason(error):
+        return DataError(f"{called} cannot be read: {system_reason(error)}")
     words = error.strerror if isinstance(error, OSError) else None
-    return words or " ".join(str(error).split()) or type(error).__name__
+    return DataError(f"{called} {what}: {words or ' '.join(str(error).split()) or type(error).__name__}")
 
 
 def resize_images(images: Array, mode: Mode, size: tuple[int, int], out: Array) -> None:

@@ -179,7 +179,7 @@ def _is_of(file: str, folder: str, split: str) -> bool:
 def _noted(note: Path) -> list[Path]:
     try:
         paths = [Path(path) for path in json.loads(note.read_text(encoding="utf-8"))]
-    except (OSError, ValueError, TypeError):
+    except (FileNotFoundError, ValueError, TypeError):
         return []
     return paths if all(path.is_file() for path in paths) else []
 

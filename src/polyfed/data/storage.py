@@ -29,16 +29,20 @@ import numpy.typing as npt
 
 from polyfed import disk
 from polyfed.data.dataset import Array, DataSet, Ints
-from polyfed.errors import DataError
+from polyfed.errors import DataError, describe_os_error, system_reason
 
 log = logging.getLogger(__name__)
 
-_VERSION = 3  # part of every key: raise it when the same source would be decoded or kept differently
+_VERSION = 4  # part of every key: raise it when the same source would be decoded or kept differently
 _MAKING = "making-"  # begins the name of a folder that is not finished
 _FINGERPRINTED = ("classes", "column_names", "mean", "std", "features")
 _DAY = 24 * 3600.0
 _CHUNK = 4096  # rows looked at together, so that a set larger than memory passes through
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError)
+
+
+class BrokenSet(DataError):
+    """A cached set that is not what was written, and can be made again."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -99,7 +103,7 @@ def stored(
     if folder.exists():
         try:
             found = open_stored(folder)
-        except DataError as error:
+        except BrokenSet as error:
             log.warning("%s; it is decoded again", error)
             _discard(folder)
         else:
@@ -108,6 +112,8 @@ def stored(
     try:
         _build(folder, build)
     except OSError as error:
+        if error.filename is not None and not Path(os.fsdecode(error.filename)).is_relative_to(folder.parent):
+            raise DataError(describe_os_error(error)) from error  # of the source
         raise DataError(
             f"the data cache {folder.parent} cannot be written ({error}): set POLYFED_CACHE"
         ) from error
@@ -141,7 +147,7 @@ def stored_rows(
 
 
 def open_stored(folder: Path) -> StoredDataSet:
-    """Map a stored set into memory; a DataError when it is broken."""
+    """Map a stored set into memory; a `BrokenSet` when it is broken."""
     try:
         facts = _read_facts(folder)
         columns = facts["columns"]
@@ -161,19 +167,28 @@ def open_stored(folder: Path) -> StoredDataSet:
             folder=folder,
         )
     except _UNREADABLE as error:
-        raise DataError(f"the cached data set {folder} is broken: {str(error).splitlines()[0]}") from error
+        raise _told(error, folder) from error
+
+
+def _told(error: Exception, folder: Path) -> DataError:
+    """What is wrong with a cached set. One that the system does not let us read now is not broken."""
+    reason = system_reason(error)
+    if reason:
+        named = getattr(error, "filename", None) or folder
+        return DataError(f"the data cache cannot be read: {named}: {reason}")
+    return BrokenSet(f"the cached data set {folder} is broken: {str(error).splitlines()[0]}")
 
 
 def _read_facts(folder: Path) -> dict[str, Any]:
     """What `set.json` says, if the arrays are those that it lists."""
     facts: dict[str, Any] = json.loads((folder / "set.json").read_text(encoding="utf-8"))
     if facts.pop("seal") != _seal(facts):
-        raise DataError(f"the cached data set {folder} is broken: set.json was changed")
+        raise BrokenSet(f"the cached data set {folder} is broken: set.json was changed")
     moved = False
     for name, (size, changed) in facts["files"].items():
         found = (folder / name).stat()
         if found.st_size != size:
-            raise DataError(f"the cached data set {folder} is broken: {name} has the wrong size")
+            raise BrokenSet(f"the cached data set {folder} is broken: {name} has the wrong size")
         moved = moved or found.st_mtime_ns != changed
     if moved:
         _check_contents(folder, facts)
@@ -186,7 +201,7 @@ def _seal(facts: dict[str, Any]) -> str:
 
 
 def _check_contents(folder: Path, facts: dict[str, Any]) -> None:
-    """Raise a DataError unless the arrays are, bit for bit, those that the fingerprint was made of."""
+    """Raise a `BrokenSet` unless the arrays are, bit for bit, those that the fingerprint was made of."""
     digest = _fingerprint(
         {key: facts[key] for key in _FINGERPRINTED if facts.get(key) or key != "features"},
         {
@@ -196,7 +211,7 @@ def _check_contents(folder: Path, facts: dict[str, Any]) -> None:
         },
     )
     if digest != facts["fingerprint"]:
-        raise DataError(f"the cached data set {folder} is broken: its contents were changed")
+        raise BrokenSet(f"the cached data set {folder} is broken: its contents were changed")
 
 
 def _note_times(folder: Path, facts: dict[str, Any]) -> None:
@@ -213,8 +228,8 @@ def verify(data: DataSet) -> None:
     """Compare the contents of a set from the cache with its fingerprint, a second for each gigabyte."""
     if isinstance(data, StoredDataSet):
         try:
-            _check_contents(data.folder, _read_facts(data.folder))
-        except DataError as error:
+            _compare(data.folder)
+        except BrokenSet as error:
             check_cache(data.folder.parents[1])  # others may be damaged too, of which this one was drawn
             raise DataError(f"{error}; it was removed, and the same command decodes it again") from error
 
@@ -227,20 +242,28 @@ def check_cache(cache_dir: Path | str | None = None) -> list[str]:
         if folder.name.startswith(_MAKING):
             continue
         try:
-            _check_contents(folder, _read_facts(folder))
-        except (DataError, *_UNREADABLE) as error:
-            broken.append(str(error) if isinstance(error, DataError) else f"{folder} is broken: {error}")
+            _compare(folder)
+        except BrokenSet as error:
+            broken.append(str(error))
             _discard(folder)
     return broken
+
+
+def _compare(folder: Path) -> None:
+    try:
+        _check_contents(folder, _read_facts(folder))
+    except _UNREADABLE as error:
+        raise _told(error, folder) from error
 
 
 def new_inputs(folder: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     """An empty `inputs.npy` in the folder, mapped, with its room on the disk taken."""
     path = folder / "inputs.npy"
-    mapped = np.lib.format.open_memmap(path, mode="w+", dtype=np.dtype(dtype), shape=shape)
-    if hasattr(os, "posix_fallocate"):  # a full disk is an error here; later it would be a SIGBUS
-        with path.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    with disk.naming(path):
+        mapped = np.lib.format.open_memmap(path, mode="w+", dtype=np.dtype(dtype), shape=shape)
+        if hasattr(os, "posix_fallocate"):  # a full disk is an error here; later it would be a SIGBUS
+            with path.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     return mapped
 
 
