@@ -60,7 +60,7 @@ def naming(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.filename is None:
-            error.filename = str(path)
+            error.strerror, error.filename = error.strerror or str(error), str(path)
         raise
 
 

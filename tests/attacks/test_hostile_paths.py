@@ -114,7 +114,7 @@ def test_links_in_a_folder_of_images_are_refused(
 def test_a_folder_of_other_things_is_not_searched_for_ever(
     tmp_path: Path, refused: Refused, run_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polyfed.data.files._MOST_OTHERS", 20)
+    monkeypatch.setattr("polyfed.data.image_folders._MOST_OTHERS", 20)
     for number in range(30):
         (tmp_path / "home" / f"{number}").mkdir(parents=True)
         (tmp_path / "home" / f"{number}" / "notes.txt").touch()

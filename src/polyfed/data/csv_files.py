@@ -17,23 +17,28 @@ from polyfed.errors import DataError
 
 _SEPARATORS = (",", ";", "\t", "|")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+_DECIMAL_POINT = re.compile(r"[+-]?\d+\.\d+")
 _NUMBER = re.compile(r"[+-]?\d+([.,]\d*)?([eE][+-]?\d+)?")
 _LONGEST_LINE = 5_000_000
 _LOOKED_AT = 1000  # rows, to tell whether numbers have a decimal comma
 
 
-def read_csv(path: Path, as_text: Sequence[str] = ()) -> Any:
+def read_csv(path: Path, as_text: Sequence[str] = (), only: Sequence[str] | None = None) -> Any:
     """A CSV file as an Arrow table, whatever it is separated by.
 
     Cells that are empty or say NA, NaN or null are missing, in columns of text as well. Spaces around names and texts
     are left out.
 
     as_text: columns that are taken as they are written, even if all of them are numbers.
+    only: the columns that are read, of those that there are; by default all.
     """
     separator, header = _header(path)
-    names = [cell.strip() for cell in header]
-    _check_names(path, names)
+    names = column_names(path)
     comma = separator != "," and _has_decimal_commas(path, separator)
+    asked = set(names if only is None else only)
+    wanted = [name for name in names if name in asked]
+    if not wanted:
+        return pa.table({})
     try:
         table = pyarrow.csv.read_csv(
             path,
@@ -42,18 +47,26 @@ def read_csv(path: Path, as_text: Sequence[str] = ()) -> Any:
                 strings_can_be_null=True,
                 decimal_point="," if comma else ".",
                 column_types={header[names.index(name)]: pa.string() for name in as_text},
+                include_columns=[cell for cell, name in zip(header, names, strict=True) if name in asked],
             ),
-        ).rename_columns(names)
+        ).rename_columns(wanted)
     except pa.ArrowInvalid as error:
         _explain(path, separator, len(names))
         raise DataError(f"{path} cannot be read as a table: {str(error).splitlines()[0]}") from error
-    for place, name in enumerate(names):
+    for place, name in enumerate(wanted):
         column = table.column(place)
         if pa.types.is_binary(column.type):
             raise DataError(f"{path}: column '{name}' has letters that are not UTF-8; save it as CSV UTF-8")
         if pa.types.is_string(column.type):
             table = table.set_column(place, name, _trimmed(column))
     return table
+
+
+def column_names(path: Path) -> list[str]:
+    """The names of the columns of a file, of which nothing else is read."""
+    names = [cell.strip() for cell in _header(path)[1]]
+    _check_names(path, names)
+    return names
 
 
 def line_of(path: Path, row: int) -> int:
@@ -118,11 +131,13 @@ def _records(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _has_decimal_commas(path: Path, separator: str) -> bool:
-    rows = itertools.islice(_records(path, separator), 1, _LOOKED_AT)
-    cells = [cell.strip() for _, row in rows for cell in row]
-    return any(map(_DECIMAL_COMMA.fullmatch, cells)) and not any(
-        re.fullmatch(r"[+-]?\d+\.\d+", cell) for cell in cells
-    )
+    commas = False
+    for _, row in itertools.islice(_records(path, separator), 1, _LOOKED_AT):
+        cells = [cell.strip() for cell in row]
+        if any(map(_DECIMAL_POINT.fullmatch, cells)):
+            return False
+        commas = commas or any(map(_DECIMAL_COMMA.fullmatch, cells))
+    return commas
 
 
 def _explain(path: Path, separator: str, columns: int) -> None:

@@ -1,16 +1,15 @@
-"""Data sets in files: `.npz` arrays and folders of images (tables are in tables.py).
+"""Data sets in files: how to read them, and `.npz` arrays (tables are in tables.py, images in image_folders.py).
 
-They may come from anybody: nothing leads out of a folder, and no more is read than what was declared and fits.
+They may come from anybody: no more is read than what was declared and fits.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,10 @@ from typing import Any
 import numpy as np
 
 from polyfed.data.dataset import Array, DataSet, Mode
-from polyfed.data.images import decode_all
-from polyfed.data.labels import encode_labels
-from polyfed.data.storage import Draft
 from polyfed.disk import check_regular
-from polyfed.errors import DataError
+from polyfed.errors import DataError, describe_os_error, system_reason
 from polyfed.machine import memory
 
-_IMAGE_ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
-_MOST_OTHERS = 100_000  # files that are no images, in a folder of images
 # What zipfile and numpy raise for broken files, besides OSError.
 _DAMAGED = (
     OSError,
@@ -79,73 +73,11 @@ class Reading:
 
 def identity(paths: Iterable[Path]) -> list[list[Any]]:
     """What tells whether files changed: path, time of change, size."""
-    facts = [(path.resolve(), path.stat()) for path in paths]
-    return [[str(path), stat.st_mtime_ns, stat.st_size] for path, stat in facts]
-
-
-def read_image_folder(root: Path, name: str, reading: Reading, train: DataSet | None, folder: Path) -> Draft:
-    """A folder with one folder of images for each class."""
-    files = image_files(root)
-    if not files:
-        raise DataError(f"{root}: there are no images in it (one folder for each class is expected)")
-    mode = colour_of(reading, train)
-    inputs = decode_all(lambda: files, len(files), folder, where=name, mode=mode, size=reading.size)
-    words = np.array([path.relative_to(root).parts[0] for path in files])
-    labels, classes = encode_labels(words, where=name, known=train.classes if train else None)
-    return Draft(name, inputs, labels, classes)
-
-
-def image_files(root: Path) -> list[Path]:
-    """The images in the class folders of an image folder, in a fixed order."""
-    return sorted(path for path in _images(root) if path.parent != root)
-
-
-def images_below(path: Path) -> list[Path]:
-    """An image file itself, or every image in a folder at any depth, in a fixed order."""
-    return sorted(_images(path)) if path.is_dir() else [path]
-
-
-def is_image_file(path: Path) -> bool:
-    """Whether a file's name says that it is an image."""
-    return path.suffix.lower() in _IMAGE_ENDINGS
-
-
-def _images(root: Path) -> Iterator[Path]:
-    """The images in a folder at any depth.
-
-    Links to folders are refused (one may lead anywhere, or round in a circle), and so are links out of the folder.
-    """
-    images = others = 0
-    for path in _visible_files(root):
-        if is_image_file(path):
-            images += 1
-            _check_inside(path, root)
-            yield path
-        else:
-            others += 1
-        if others > max(_MOST_OTHERS, images):
-            raise DataError(f"{root}: {others:,} files in it are no images; is this a folder of images?")
-
-
-def _visible_files(root: Path) -> Iterator[Path]:
-    for parent, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in folders:
-            if Path(parent, name).is_symlink():
-                raise DataError(
-                    f"{Path(parent, name)} is a link to a folder, which is not followed: put the folder itself there"
-                )
-        yield from (Path(parent, name) for name in names if not name.startswith("."))
-
-
-def _check_inside(path: Path, root: Path) -> None:
     try:
-        check_regular(path)
-        inside = not path.is_symlink() or path.resolve().is_relative_to(root.resolve())
-    except (OSError, RuntimeError) as error:  # RuntimeError: links that lead round in a circle
-        raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if not inside:
-        raise DataError(f"{path} is a link that leads out of {root}: put the file itself there")
+        facts = [(path.resolve(), path.stat()) for path in paths]
+    except OSError as error:
+        raise DataError(describe_os_error(error)) from error
+    return [[str(path), stat.st_mtime_ns, stat.st_size] for path, stat in facts]
 
 
 def npz_arrays(path: Path, split: str) -> tuple[Array, Array | None] | None:
@@ -158,6 +90,8 @@ def npz_arrays(path: Path, split: str) -> tuple[Array, Array | None] | None:
             x = _array(archive, names, (f"x{ending}", f"inputs{ending}"))
             y = _array(archive, names, (f"y{ending}", f"labels{ending}"))
     except _DAMAGED as error:
+        if system_reason(error):
+            raise DataError(f"{path} cannot be read: {system_reason(error)}") from error
         reason = (
             (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
         )

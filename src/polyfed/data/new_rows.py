@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from polyfed.data.dataset import Array, DataSet, Limits, Mode, pixel_limits
-from polyfed.data.files import image_files, images_below, is_image_file, npz_arrays
+from polyfed.data.files import npz_arrays
+from polyfed.data.image_folders import image_files, images_below, is_image_file
 from polyfed.data.images import decode_image, resize_images
 from polyfed.data.objects import check_features, to_arrays
 from polyfed.data.storage import Draft, in_memory

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from polyfed.data.dataset import Array, DataSet
 from polyfed.data.labels import encode_labels, unknown_note
+from polyfed.data.oddities import class_notes, column_notes, id_note, looks_like_id
 from polyfed.data.storage import Draft
 from polyfed.errors import DataError
 
@@ -52,16 +53,33 @@ def draft_arrays(x: Array, y: Array | None, name: str, train: DataSet | None) ->
         x = x[..., None]
     if x.ndim not in (2, 4):
         raise DataError(f"{name}: inputs must be N×features, N×height×width or 4-dimensional, not {x.ndim}-d")
+    ids = _id_notes(x, name) if train is None else ()
     if x.ndim == 2 or x.dtype != np.uint8:
         x = check_features(x, name)
     if y is None:
-        return Draft(name, x, None, ())
+        return Draft(name, x, None, (), notes=ids)
     y, words = _class_numbers(y, len(x), name)
     labels, classes = encode_labels(
         y, words, where=name, known=train.classes if train else None, from_zero=True
     )
     notes = () if train or words else _gaps(labels, classes, name) + unknown_note(classes, name)
+    if train is None:
+        notes += ids + class_notes(labels, classes, name)
+        if x.ndim == 2:
+            numbers = [str(place) for place in range(x.shape[1])]
+            notes += column_notes(x, labels, numbers, name, _left_out)
     return Draft(name, x, labels, classes, notes=notes)
+
+
+def _id_notes(x: Array, name: str) -> tuple[str, ...]:
+    if x.ndim != 2 or x.dtype.kind not in "iuf":
+        return ()
+    places = [place for place in range(x.shape[1]) if looks_like_id("", x[:, place])]
+    return tuple(id_note(str(place), x[:, place], name, _left_out([place])) for place in places)
+
+
+def _left_out(places: Sequence[int]) -> str:
+    return f"leave {'it' if len(places) == 1 else 'them'} out of the inputs"
 
 
 def _class_numbers(y: Array, rows: int, name: str) -> tuple[Array, list[str]]:

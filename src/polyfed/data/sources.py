@@ -11,15 +11,11 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 import numpy as np
 
 from polyfed.data.dataset import DataSet
-from polyfed.data.files import (
-    Reading,
-    identity,
-    image_files,
-    npz_arrays,
-    read_image_folder,
-)
+from polyfed.data.files import Reading, identity, npz_arrays
+from polyfed.data.image_folders import open_image_folder, read_image_folder
 from polyfed.data.named import NAMED, draft_digits, hub_files, local_folder, named_has_split
 from polyfed.data.objects import arrays_digest, channels_last, draft_arrays, to_arrays
+from polyfed.data.oddities import copy_notes
 from polyfed.data.splits import draw_per_class, draw_stratified
 from polyfed.data.storage import Draft, stored, stored_rows
 from polyfed.errors import DataError, nearest
@@ -95,6 +91,7 @@ def load(
         if train is not None:
             _check_like(draft, train)
             draft.mean, draft.std = train.mean, train.std
+            draft.notes += copy_notes(draft.inputs, train.inputs, draft.name)
         return draft
 
     data = stored(key, build, cache_dir)
@@ -154,7 +151,7 @@ def _find(source: Source, split: Split, reading: Reading, cache_dir: Path | str 
 def _find_path(path: Path, split: Split, reading: Reading) -> _Found | None:
     name = path.resolve().stem
     if path.is_dir():
-        path = _split_path(path, split) or path
+        path = _split_path(path, split) or _undivided(path)
         if path.is_dir():
             _check_no_drop(reading, str(path))
             return _found_images(path, name, reading)
@@ -186,8 +183,14 @@ def _found_table(paths: list[Path], name: str, reading: Reading) -> _Found:
 
 def _found_images(root: Path, name: str, reading: Reading) -> _Found:
     used = asdict(replace(reading, features=(), like=()))
-    key = {"files": identity(image_files(root)), "reading": used, "images": str(root.resolve())}
-    return _Found(key, lambda train, folder: read_image_folder(root, name, reading, train, folder))
+    images = open_image_folder(root)
+    key = {
+        "files": identity(images.files),
+        "notes": images.notes,
+        "reading": used,
+        "images": str(root.resolve()),
+    }
+    return _Found(key, lambda train, folder: read_image_folder(images, name, reading, train, folder))
 
 
 def _found_arrays(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any] | None, name: str) -> _Found:
@@ -203,6 +206,16 @@ def _split_path(folder: Path, split: Split) -> Path | None:
         if path.exists():
             return path
     return None
+
+
+def _undivided(folder: Path) -> Path:
+    """A folder that is all to be trained on: one with a test split of its own would be trained on that too."""
+    test = _split_path(folder, "test")
+    if test is not None:
+        raise DataError(
+            f"{folder} has {test.name}, but no train{test.suffix}: put what is to be learnt from there"
+        )
+    return folder
 
 
 def _existing(source: str | Path) -> Path:

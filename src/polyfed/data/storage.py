@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from polyfed import disk
 from polyfed.data.dataset import Array, DataSet, Ints
+from polyfed.data.normalisation import normalisation
 from polyfed.errors import DataError, describe_os_error, system_reason
 
 log = logging.getLogger(__name__)
@@ -114,8 +115,10 @@ def stored(
     except OSError as error:
         if error.filename is not None and not Path(os.fsdecode(error.filename)).is_relative_to(folder.parent):
             raise DataError(describe_os_error(error)) from error  # of the source
+        reason = error.strerror or error  # numpy says only how much of an array was written
         raise DataError(
-            f"the data cache {folder.parent} cannot be written ({error}): set POLYFED_CACHE"
+            f"the data cache cannot be written ({error.filename or folder.parent}: {reason}): make room, or set "
+            "POLYFED_CACHE to another folder"
         ) from error
     made = open_stored(folder)
     log.debug("%s: %d rows, now in the cache %s", made.name, len(made), folder)
@@ -286,8 +289,14 @@ def in_memory(draft: Draft) -> DataSet:
     )
 
 
+def _save(path: Path, array: Array) -> None:
+    with disk.naming(path):
+        np.save(path, array, allow_pickle=False)
+
+
 def _map(path: Path) -> Array:
-    return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+    with disk.naming(path):
+        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
 
 
 def _build(folder: Path, build: Callable[[Path], Draft]) -> None:
@@ -319,19 +328,18 @@ def _write(draft: Draft, folder: Path) -> None:
     if isinstance(draft.inputs, np.memmap):
         draft.inputs.flush()
     if not (folder / "inputs.npy").exists():
-        np.save(folder / "inputs.npy", draft.inputs, allow_pickle=False)
+        _save(folder / "inputs.npy", draft.inputs)
     if draft.labels is not None:
-        np.save(folder / "labels.npy", draft.labels, allow_pickle=False)
+        _save(folder / "labels.npy", draft.labels)
     facts["columns"] = {name: f"column-{place}.npy" for place, name in enumerate(draft.columns)}
     for name, file in facts["columns"].items():
-        np.save(folder / file, draft.columns[name], allow_pickle=False)
+        _save(folder / file, draft.columns[name])
     for path in folder.glob("*.npy"):
         _to_disk(path)
     found = {path.name: path.stat() for path in sorted(folder.glob("*.npy"))}
     facts["files"] = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in found.items()}
     sealed = facts | {"seal": _seal(facts)}
-    (folder / "set.json").write_text(json.dumps(sealed), encoding="utf-8")
-    _to_disk(folder / "set.json")
+    disk.write_through(folder / "set.json", json.dumps(sealed).encode())
 
 
 def _facts(draft: Draft) -> dict[str, Any]:
@@ -367,37 +375,6 @@ def _fingerprint(facts: Mapping[str, Any], arrays: Mapping[str, Array | None]) -
         for start in range(0, len(array), _CHUNK):
             digest.update(np.ascontiguousarray(array[start : start + _CHUNK]).data)
     return digest.hexdigest()
-
-
-def normalisation(inputs: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation per channel (of uint8 images, scaled to 0..1) or per feature.
-
-    A constant channel or feature has deviation 1. Float images are taken as normalised already: mean 0, deviation 1.
-    """
-    if inputs.ndim == 4 and inputs.dtype != np.uint8:
-        return (0.0,) * inputs.shape[-1], (1.0,) * inputs.shape[-1]
-    mean, std = _image_moments(inputs) if inputs.ndim == 4 else _feature_moments(inputs)
-    std = np.where(std > 1e-12, std, 1.0)
-    return tuple(mean.tolist()), tuple(std.tolist())
-
-
-def _image_moments(inputs: Array) -> tuple[Array, Array]:
-    # Counting the 256 levels is exact, whatever the number of pixels.
-    counts = np.zeros((inputs.shape[-1], 256), dtype=np.int64)  # channels × levels
-    for start in range(0, len(inputs), _CHUNK):
-        part = inputs[start : start + _CHUNK]
-        for channel in range(inputs.shape[-1]):
-            counts[channel] += np.bincount(part[..., channel].ravel(), minlength=256)
-    levels = np.arange(256) / 255
-    total = counts.sum(axis=1)
-    mean = counts @ levels / total
-    variance = counts @ levels**2 / total - mean**2
-    return mean, np.sqrt(np.maximum(variance, 0))
-
-
-def _feature_moments(inputs: Array) -> tuple[Array, Array]:
-    values = np.asarray(inputs, dtype=np.float64)
-    return values.mean(axis=0), values.std(axis=0)
 
 
 def _to_disk(path: Path) -> None:

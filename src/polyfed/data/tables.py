@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -14,14 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset
 
-from polyfed.data.csv_files import line_of, read_csv
+from polyfed.data.csv_files import column_names, line_of, read_csv
 from polyfed.data.dataset import Array, DataSet, Ints
 from polyfed.data.files import Reading, colour_of
 from polyfed.data.images import decode_all
 from polyfed.data.labels import encode_column, encode_labels, is_whole, missing, row_place, unknown_note
+from polyfed.data.oddities import class_notes, column_notes, id_note, looks_like_id
 from polyfed.data.storage import Draft
 from polyfed.disk import check_regular
-from polyfed.errors import DataError, nearest
+from polyfed.errors import DataError, nearest, system_reason
 from polyfed.machine import memory
 
 _LABEL_NAMES = ("label", "labels", "fine_label", "character", "target", "class", "y")
@@ -34,8 +34,6 @@ _DROPPED = 8
 _LISTED = 10
 _CELL = 20  # letters of a cell that are shown
 _PATH = 100
-_ID_ROWS = 10  # fewer whole numbers may well count up by chance
-_ID_NAME = re.compile(r"(?i:(^|[_\W])(id|uuid|guid|nr|no|number|key)$)|[a-z]I[dD]$")
 _PLAIN_NAME = re.compile(r"(?!(?i:yes|no|on|off|true|false|null|y|n)$)[A-Za-z_][\w-]*")
 
 
@@ -48,11 +46,15 @@ def read_table(
 
 
 def read_columns(path: Path, wanted: Sequence[str], also: str | None = None) -> dict[str, Array]:
-    """Columns of a table by their names, wherever they stand in it, and one more where it exists."""
+    """Columns of a table by their names, wherever they stand in it, and one more where it exists.
+
+    No others are read: there may be any number of them.
+    """
     with _as_table(path):
-        table = _Table([path], str(path), Reading())
-        names = [*wanted, *([also] if also in table.names else [])]
-        return {name: table._values(name) for name in names if name in table.names}
+        names = [*wanted, *([also] if also is not None else [])]
+        table = _Table([path], str(path), Reading(), only=names)
+        there = set(table.names)
+        return {name: table._values(name) for name in names if name in there}
 
 
 def read_encoded_images(
@@ -60,10 +62,14 @@ def read_encoded_images(
 ) -> tuple[list[bytes | Path], Array | None]:
     """The images of a table, not decoded yet, and the values of one more column where it exists."""
     with _as_table(path):
-        table = _Table([path], str(path), Reading(image=column))
+        is_csv = path.suffix.lower() == ".csv"
+        if is_csv and column not in (names := column_names(path)):
+            raise DataError(f"{path} has no column of images: it has {_listed(names)}")
+        only = [name for name in (column, also) if name is not None]
+        table = _Table([path], str(path), Reading(image=column), only)
         found = table._image_column()
         if found is None:
-            raise DataError(f"{path} has no column of images: it has {', '.join(table.names)}")
+            raise DataError(f"{path} has no column of images: it has {_listed(table.names)}")
         return list(table._images(found)), table._values(also) if also in table.names else None
 
 
@@ -72,8 +78,10 @@ def _as_table(path: Path) -> Iterator[None]:
     try:
         yield
     except _DAMAGED as error:
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # no space for what we write
-            raise
+        if isinstance(error, OSError) and system_reason(error):
+            if error.filename not in (None, str(path)):  # of the cache, into which images are decoded
+                raise
+            raise DataError(f"{path} cannot be read: {system_reason(error)}") from error
         reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]
         reason = reason.rsplit(": ", 1)[-1]
         raise DataError(f"{path} cannot be read as a table: {reason}") from error
@@ -82,7 +90,9 @@ def _as_table(path: Path) -> Iterator[None]:
 class _Table:
     """One table that is being read."""
 
-    def __init__(self, paths: Sequence[Path], name: str, reading: Reading) -> None:
+    def __init__(
+        self, paths: Sequence[Path], name: str, reading: Reading, only: Sequence[str] | None = None
+    ) -> None:
         self.path = paths[0]
         self.name = name
         self.where = str(self.path) if len(paths) == 1 else name
@@ -91,7 +101,7 @@ class _Table:
         for path in paths:
             check_regular(path)
         self.table = pyarrow.dataset.dataset(
-            read_csv(self.path) if self.is_csv else [str(path) for path in paths],
+            read_csv(self.path, only=only) if self.is_csv else [str(path) for path in paths],
             format=None if self.is_csv else "parquet",
         )
         self.names: list[str] = self.table.schema.names
@@ -123,13 +133,30 @@ class _Table:
                 transposed=self.reading.transposed,
             )
         draft.labels, draft.classes = self._labels(label, train)
-        draft.notes += unknown_note(draft.classes, self.where) if train is None else ()
+        draft.notes = () if train else draft.notes + self._notes(draft)
         asked = further if train is None else [column for column in further if self._is_whole(column)]
         optional = [column for column in self.reading.optional if self._is_whole(column)]
         for column in dict.fromkeys([*asked, *optional]):
             known = train.column_names.get(column, ()) if train else ()
             draft.columns[column], draft.column_names[column] = encode_column(self._codes(column), known)
         return draft
+
+    def _notes(self, draft: Draft) -> tuple[str, ...]:
+        """What looks odd in the columns and classes of a training split."""
+        notes: tuple[str, ...] = ()
+        if draft.features:
+            names = [f"'{name}'" for name in draft.features]
+            notes += column_notes(
+                draft.inputs,
+                draft.labels,
+                names,
+                self.where,
+                lambda places: self._leave_out([draft.features[place] for place in places]),
+            )
+        if draft.labels is not None:
+            notes += unknown_note(draft.classes, self.where)
+            notes += class_notes(draft.labels, draft.classes, f"{self.where}, column '{draft.label_column}'")
+        return notes
 
     def _place(self, row: int) -> str:
         return f"line {line_of(self.path, row)}" if self.is_csv else row_place(row)
@@ -252,7 +279,7 @@ class _Table:
             told = ", ".join(self._told(name) for name in others[:_SHOWN])
             raise DataError(
                 f"{self.where}: only numbers can be learnt from, but {told}{', …' if others[_SHOWN:] else ''}; "
-                f"{self._drop_hint(others)} leaves {'it' if len(others) == 1 else 'them'} out"
+                f"{self._leave_out(others)}"
             )
         return names
 
@@ -269,7 +296,7 @@ class _Table:
                 quote = "; is a quote not closed?" if "\n" in value else ""
                 shown = " ".join(value.split())[:_CELL]
                 return f"'{column}' is text ('{shown}' in {self._place(row)}{point}{quote})"
-        return f"'{column}' is text"
+        return f"'{column}' is numbers saved as text"
 
     def _features(self, names: Sequence[str]) -> tuple[Array, tuple[str, ...]]:
         """The columns as float32, rows × columns, and a line for each that looks odd."""
@@ -281,10 +308,7 @@ class _Table:
             with np.errstate(over="ignore"):
                 inputs[:, place] = numbers
             if looks_like_id(name, numbers):
-                notes.append(
-                    f"{self.where}: column '{name}' looks like an id ({len(np.unique(numbers))} different whole "
-                    f"numbers in {self.count} rows), and it is learnt from: {self._drop_hint([name])} leaves it out"
-                )
+                notes.append(id_note(f"'{name}'", numbers, self.where, self._leave_out([name])))
         bad = ~np.isfinite(inputs)
         if bad.any():
             self._refuse(names, bad)
@@ -306,6 +330,9 @@ class _Table:
             f"{self.where}: column '{names[place]}' {what} in {self._place(row)}{more}: "
             f"put a number there, or leave the column out with {self._drop_hint(columns)}"
         )
+
+    def _leave_out(self, columns: Sequence[str]) -> str:
+        return f"{self._drop_hint(columns)} leaves {'it' if len(columns) == 1 else 'them'} out"
 
     def _drop_hint(self, columns: Sequence[str]) -> str:
         """What to write into a run file to leave these columns out as well."""
@@ -382,17 +409,6 @@ def _reads_as_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def looks_like_id(name: str, numbers: Array) -> bool:
-    """Whether a column of numbers only tells the rows apart: whole numbers that count up or down, or whose name is one
-    of an id and which hardly repeat."""
-    if len(numbers) < _ID_ROWS or not np.all(numbers == np.floor(numbers)):
-        return False
-    steps = np.diff(numbers)
-    if (steps > 0).all() or (steps < 0).all():
-        return True
-    return _ID_NAME.search(name) is not None and len(np.unique(numbers)) > len(numbers) / 2
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -110,7 +110,8 @@ class Log:
         yield from read_lines(self.path)
 
     def close(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # what a full disk leaves unwritten is no part of a commit
+            self._file.close()
 
 
 class RunDirectory:

@@ -58,7 +58,8 @@ class FederatedData:
 
     def _warn(self) -> None:
         """Say what looks odd in the data, and what will not be scored."""
-        for note in self.dataset.notes:
+        of_test = () if self._test_set is None else self._test_set.notes
+        for note in dict.fromkeys(self.dataset.notes + of_test):
             log.warning("%s", note)
         if self._test_set is not None and self.config.evaluate.test_rows != 0:
             return
