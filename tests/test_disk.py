@@ -14,7 +14,7 @@ import pytest
 
 from polyfed import disk, yaml_files
 from polyfed.disk import Folder
-from polyfed.errors import CheckpointError, ConfigError
+from polyfed.errors import CheckpointError, ConfigError, describe_os_error
 from polyfed.runs.checkpoint import RunDirectory
 
 
@@ -221,3 +221,19 @@ def test_a_lock_that_was_deleted_by_another_process_keeps_nobody_out(
     assert len(seen) == 2
     assert os.fstat(held.fileno()).st_ino == (tmp_path / disk.LOCK).stat().st_ino
     held.close()
+
+
+def test_a_full_disk_names_the_file_that_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    for write in (disk.write_through, disk.replace):
+        with pytest.raises(OSError, match="No space left") as caught:
+            write(tmp_path / "config.yaml", b"x")
+        assert Path(caught.value.filename).name.startswith("config.yaml")
+    with pytest.raises(OSError, match="7 requested and 3 written") as caught, disk.naming(tmp_path / "a.npy"):
+        raise OSError("7 requested and 3 written")  # as numpy has it
+    assert describe_os_error(caught.value) == f"{tmp_path}/a.npy: 7 requested and 3 written"

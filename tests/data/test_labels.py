@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,12 @@ def test_a_test_split_keeps_the_classes_of_the_training_split(refuses: Refuses) 
         ([0.0, np.inf], "whole numbers or words, but row 1 has inf"),
         ([1.0, 1e20], "whole numbers or words, but row 1 has 1e+20"),
         ([7, 7], "all rows are of one class"),
-        (range(50), "50 different labels in 50 rows; is this the label column?"),
+        (range(50), "50 different labels in 50 rows; is this the label column? polyfed learns classes: name"),
+        (np.array([1, 2.5], dtype=object), "whole numbers or words, but row 1 has 2.5"),
+        (
+            np.array([Decimal("1.5"), Decimal(2)], dtype=object),
+            "but row 0 has 1.5 (2 different labels in 2 rows)",
+        ),
         ([f"patient {row}" for row in range(50)], "50 different labels in 50 rows"),
         (np.array(["2020-01-01", "2020-01-02"], dtype="datetime64[D]"), "not datetime64[D]"),
     ],
@@ -93,3 +99,45 @@ def test_few_rows_of_many_classes_are_classes_where_the_numbers_are_their_own(re
         encode_labels(np.array([0, 5000]), where="t", from_zero=True)
     with refuses("classes count from 0, but row 1 has -1"):
         encode_labels(np.array([0, -1]), ("x", "y"), where="t")
+
+
+RNG = np.random.default_rng(0)
+QUANTITIES = RNG.normal(150, 60, 442).round().clip(25, 346)  # as scikit-learn's diabetes: 190 values
+HONEST = {
+    "letters": np.repeat(list("abcdefghijklmnopqrstuvwxyz"), 2),
+    "a hundred classes, drawn at random": RNG.integers(0, 100, 300),
+    "two hundred classes from 1, drawn at random": RNG.integers(1, 201, 600),
+    "people by number, three rows each": np.repeat(RNG.choice(10_000, 100, replace=False), 3),
+    "people by name, most with one row": np.array([f"p{min(n, 60)}" for n in RNG.zipf(1.5, 300)]),
+    "many classes with a single row, all numbers used": np.r_[np.arange(80), np.zeros(120, int)],
+    "doses": RNG.choice(["0.5", "1.0", "2.5"], 30),
+    "numbers as names": np.array([str(int(number)) for number in QUANTITIES]),
+}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        QUANTITIES,
+        QUANTITIES.astype(int),
+        QUANTITIES.astype(np.float32),
+        QUANTITIES.astype(object),
+        (QUANTITIES / 10).astype(str),
+        np.char.replace((QUANTITIES / 10).astype(str), ".", ","),
+    ],
+)
+def test_quantities_are_not_taken_for_classes(refuses: Refuses, values: Any) -> None:
+    for from_zero in (False, True):
+        with refuses(
+            "different labels in 442 rows; is this the label column? polyfed learns classes: name another"
+        ):
+            encode_labels(values, where="t.csv, column 'target'", from_zero=from_zero)
+    with refuses("or put the numbers into bins"):
+        encode_labels(values, where="t")
+
+
+@pytest.mark.parametrize("values", list(HONEST.values()), ids=list(HONEST))
+def test_classes_with_few_rows_are_classes(values: Any) -> None:
+    labels, classes = encode_labels(values, where="t")
+    assert len(labels) == len(values)
+    assert len(classes) == len(set(values.tolist()))

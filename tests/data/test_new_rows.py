@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from polyfed import data
-from polyfed.data import InputForm, read_new_rows
+from polyfed.data import InputForm, csv_files, read_new_rows, tables
 from polyfed.errors import DataError
 
 
@@ -91,3 +92,27 @@ def test_a_file_that_is_no_table_is_one_line(form: InputForm, tmp_path: Path) ->
     (tmp_path / "n.parquet").write_text("no table")
     with pytest.raises(DataError, match=r"n\.parquet cannot be read as a table"):
         read_new_rows(tmp_path / "n.parquet", form)
+
+
+def test_only_the_columns_that_a_model_needs_are_read(
+    form: InputForm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[list[str]] = []
+
+    def watched(*args: Any, **options: Any) -> Any:
+        found = csv_files.read_csv(*args, **options)
+        read.append(found.column_names)
+        return found
+
+    monkeypatch.setattr(tables, "read_csv", watched)
+    others = ",".join(f"x{place}" for place in range(3000))
+    wide = table(tmp_path / "wide.csv", f"a,{others}, b", f"10,{'3,' * 3000}1", f"20,{'3,' * 3000}2")
+    assert read_new_rows(wide, form).data.inputs.tolist() == [[1, 10], [2, 20]]
+    assert read == [["a", "b"]]
+    wide.write_text(f"{others}\n{'3,' * 2999}3\n")
+    with pytest.raises(DataError, match=r"wide\.csv has no column 'b' \(and 1 more\)"):
+        read_new_rows(wide, form)
+    pictures = InputForm((4, 4, 1), (), True, (0.0,), (1.0,), ("x", "y"), image="path")
+    with pytest.raises(DataError, match=r"has no column of images: it has x0, .* and 2990 more"):
+        read_new_rows(wide, pictures)
+    assert read == [["a", "b"], []]

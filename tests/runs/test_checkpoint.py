@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.conftest import MakeRun
+from tests.conftest import Command, MakeRun
 
 import polyfed
 from polyfed.disk import SavedState, digest
@@ -151,6 +151,23 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(stopped: Path, make_run: Ma
     whole = make_run("local", rounds=4, name="whole")
     whole.go()
     assert result_of(stopped) == result_of(whole.path)
+
+
+@pytest.mark.parametrize("size", [10, 1000, 3000])
+def test_a_full_disk_at_the_start_is_one_line_that_names_the_file_or_the_run(
+    tmp_path: Path, small: dict[str, Any], command: Command, size: int
+) -> None:
+    (tmp_path / "r.yaml").write_text(yaml.safe_dump(small))
+    polyfed.prepare(small, out=tmp_path / "first").close()  # so that the data are in the cache
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        said = command("run", tmp_path / "r.yaml", "--out", tmp_path / "out", "--set", "rounds=200")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    told = said.err.strip().splitlines()[-1]
+    assert said.code == 2
+    assert str(tmp_path / "out") in told and "File too large" in told
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0, 12), (0.001, 2)])

@@ -156,3 +156,17 @@ def test_a_mistake_in_a_table_is_one_line(command: Command, tmp_path: Path, what
     assert said.err.startswith("polyfed: ") and said.err.count("\n") == 1
     assert message in said.err
     assert not (tmp_path / "polyfed-runs").exists()
+
+
+def test_what_looks_odd_in_the_test_rows_is_warned_of_too(caplog: pytest.LogCaptureFixture) -> None:
+    x = np.random.default_rng(0).normal(size=(ROWS, 4))
+    y = np.arange(ROWS) % 2
+    x[:, 3] = y
+    with caplog.at_level(logging.WARNING):
+        made({"rounds": 1, "data": {"clients": 3}}, {"train": (x, y), "test": (x[:30], y[:30])})
+    said = [record.getMessage() for record in caplog.records]
+    assert ["column 3 tells the label" in said[0], "30 of 30 test rows are training rows" in said[1]] == [
+        True,
+        True,
+    ]
+    assert len(said) == 2

@@ -146,24 +146,24 @@ def _check_classes(values: Array, where: str) -> None:
         raise DataError(f"{where}: all rows are of one class; at least two are needed to learn anything")
     if classes <= _FEW_CLASSES:
         return
-    quantities = _are_quantities(present)
-    if classes > rows / 2 or (quantities and classes > rows / _FEW_ROWS and (counts == 1).mean() >= _SINGLE):
+    told = f"{where}: {classes} different labels in {rows} rows; is this the label column?"
+    if classes > rows / 2:
+        advice = _BINS if _are_numbers(present) else "polyfed learns classes, and a class needs several rows"
+        raise DataError(f"{told} {advice}")
+    if classes > rows / _FEW_ROWS and (counts == 1).mean() >= _SINGLE and _are_quantities(present):
         raise DataError(
-            f"{where}: {classes} different labels in {rows} rows; is this the label column? {_BINS}"
-            + (
-                "; if they are the names of classes, write them with a letter, such as c12"
-                if quantities
-                else ""
-            )
+            f"{told} {_BINS}; if they are the names of classes, write them with a letter, such as c12"
         )
+
+
+def _are_numbers(present: Array) -> bool:
+    return present.dtype.kind not in "USO" or None not in map(_as_number, present.tolist())
 
 
 def _are_quantities(present: Array) -> bool:
     """Whether values are rather quantities than numbers of classes: fractions, or with gaps between them."""
-    if present.dtype.kind in "USO":
-        numbers = [_as_number(text) for text in present.tolist()]
-        # Whole numbers that are given as texts were meant as names.
-        return None not in numbers and not all(map(is_whole, present.tolist()))
+    if present.dtype.kind in "USO":  # whole numbers that are given as texts were meant as names
+        return _are_numbers(present) and not all(map(is_whole, present.tolist()))
     return len(present) < _SPARSE * (int(present[-1]) - int(present[0]) + 1)
 
 

@@ -143,8 +143,8 @@ def class_notes(labels: Ints, classes: Sequence[str], where: str) -> tuple[str, 
         )
         advice = "; if the label is a quantity, put it into bins: classes are learnt" if quantity else ""
         notes.append(
-            f"{where}: {len(single)} of {len(classes)} classes have a single row ({listed(single)}), which cannot be "
-            f"both learnt from and tested on{advice}"
+            f"{where}: {len(single)} of {len(classes)} classes {'have' if len(single) > 1 else 'has'} a single row "
+            f"({listed(single)}), which cannot be both learnt from and tested on{advice}"
         )
     return tuple(notes)
 

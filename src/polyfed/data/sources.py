@@ -213,7 +213,7 @@ def _undivided(folder: Path) -> Path:
     test = _split_path(folder, "test")
     if test is not None:
         raise DataError(
-            f"{folder} has {test.name}, but no train{test.suffix}: put what is to be learnt from there"
+            f"{folder} has {test.name}, but no train{test.suffix}, where what is to be learnt from belongs"
         )
     return folder
 

@@ -12,6 +12,7 @@ Files and folders have the permissions that the umask gives, so that several use
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -115,11 +116,12 @@ def stored(
     except OSError as error:
         if error.filename is not None and not Path(os.fsdecode(error.filename)).is_relative_to(folder.parent):
             raise DataError(describe_os_error(error)) from error  # of the source
-        reason = error.strerror or error  # numpy says only how much of an array was written
-        raise DataError(
-            f"the data cache cannot be written ({error.filename or folder.parent}: {reason}): make room, or set "
-            "POLYFED_CACHE to another folder"
-        ) from error
+        told = (
+            f"the data cache cannot be written: {error.filename or folder.parent}: {error.strerror or error}"
+        )
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise DataError(told) from error
+        raise DataError(f"{told}; make room, or set POLYFED_CACHE to another folder") from error
     made = open_stored(folder)
     log.debug("%s: %d rows, now in the cache %s", made.name, len(made), folder)
     return made
