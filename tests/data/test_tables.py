@@ -143,6 +143,8 @@ def test_booleans_and_decimals_are_numbers(tmp_path: Path, refuses: Refuses) -> 
     path = parquet(tmp_path, a=[True, None], label=[0, 1])
     with refuses("column 'a' has no value in row 1"):
         load(path)
+    with refuses("'a' is numbers saved as text; data.drop: [a] leaves it out"):
+        load(parquet(tmp_path, a=["1.5", "2"], label=[0, 1]))
     with refuses("'a' is list<element: double>"):
         load(parquet(tmp_path, a=[[1.0], [2.0]], label=[0, 1]))
 
