@@ -164,3 +164,16 @@ def test_frozen_parameters_stay() -> None:
     gradient = flat_gradient(F.cross_entropy(model(x), y), model)
     flat_step(model, gradient, Training(weight_decay=0.1, lr=0.5), {})
     assert torch.equal(first, before)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float64])
+def test_weights_of_any_type_lose_no_step(kind: torch.dtype) -> None:
+    # 100 steps of 1e-4 up from 1, where weights of bfloat16 lie 2⁻⁷ apart: none of them alone would be seen.
+    model = nn.Linear(2, 1, bias=False).to(kind)
+    memory: dict[str, Any] = {}
+    nn.init.ones_(model.weight)
+    for _ in range(100):
+        gradient = flat_gradient(-model.weight.sum(), model)
+        flat_step(model, gradient, Training(lr=1e-4), memory)
+        memory = decode(encode(memory))
+    torch.testing.assert_close(model.weight, torch.full_like(model.weight, 1.01), rtol=1e-6, atol=0)

@@ -66,6 +66,33 @@ def test_steps_are_those_of_torch_optim(settings: dict[str, Any], kind: Any) -> 
         )
 
 
+@pytest.mark.parametrize("settings", [case[0] for case in CASES.values()], ids=CASES)
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float64])
+def test_weights_of_any_type_go_where_float32_weights_go(kind: torch.dtype, settings: dict[str, Any]) -> None:
+    # Steps of 1e-4 and less, where weights of 16 bits near 1 lie 2⁻¹⁰ and 2⁻⁷ apart: 50 of them add up.
+    training = Training(lr=1e-4, **settings)
+    start = torch.linspace(1, 2, 3000).view(3, 1000)
+    usual, other = nn.Parameter(start.to(kind).float()), nn.Parameter(start.to(kind))
+    one, two = Optimiser([usual], training), Optimiser([other], training)
+    for _ in range(50):
+        usual.grad, other.grad = torch.ones_like(usual), torch.ones_like(other)
+        one.step()
+        two.step()
+    torch.testing.assert_close(other, usual.to(kind), rtol=1e-5 if kind is torch.float64 else 0, atol=0)
+    assert (other < start.to(kind)).float().mean() > 0.3
+
+
+def test_a_step_begins_where_somebody_has_put_a_weight_of_16_bits() -> None:
+    weight = nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
+    optimiser = Optimiser([weight], Training(lr=1e-4))
+    for value, expected in ((None, 1.0), (2.0, 2.0)):
+        if value is not None:
+            weight.data.fill_(value)
+        weight.grad = torch.ones_like(weight)
+        optimiser.step()
+        assert weight.tolist() == [expected] * 4
+
+
 def test_training_does_not_import_the_compiler() -> None:
     """`torch._dynamo` takes a second of a launch, and is imported by the classes of torch.optim when they are used."""
     code = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,17 +12,18 @@ from torch import Tensor, nn
 from polyfed.learn.optimiser import Optimiser
 from polyfed.learn.training import Training
 from polyfed.learn.weights import parameters_of
+from polyfed.models import HALF, has_half
 
 
 def flat_gradient(loss: Tensor, model: nn.Module) -> Tensor:
-    """The gradient of a loss in all of a model's trained parameters, one after the other."""
+    """The gradient of a loss in all of a model's trained parameters, one after the other, in 32 bits at least."""
     parameters = trained(model)
     slopes = torch.autograd.grad(loss, parameters, allow_unused=True)
     parts = [
         torch.zeros_like(parameter) if slope is None else slope
         for parameter, slope in zip(parameters, slopes, strict=True)
     ]
-    return torch.cat([part.reshape(-1) for part in parts])
+    return _flat(parts)
 
 
 def flat_step(
@@ -30,11 +31,14 @@ def flat_step(
 ) -> None:
     """One step of the optimiser that the settings name, along a given gradient.
 
-    The optimiser's moments are in `memory["moments"]`, as single vectors: cheap to keep, to copy and to save.
+    The optimiser's moments are in `memory["moments"]`, as single vectors: cheap to keep, to copy and to save. So is, in
+    `memory["rest"]`, what the last step lost where weights of 16 bits were rounded: a step is often smaller than that.
     """
     parameters = trained(model)
     with torch.no_grad():
-        weights = torch.cat([parameter.reshape(-1) for parameter in parameters])
+        weights = _flat(parameters)
+        if "rest" in memory:
+            weights += memory["rest"].to(weights.device)
         if training.clip is not None:
             gradient = gradient.clone()  # clipping is in place, and the caller's gradient is not ours
         whole, optimiser = _optimiser(model, weights, training)
@@ -53,6 +57,8 @@ def flat_step(
         pieces = weights.split([parameter.numel() for parameter in parameters])
         for parameter, piece in zip(parameters, pieces, strict=True):
             parameter.copy_(piece.view(parameter.shape))
+        if has_half(model):
+            memory["rest"] = weights - _flat(parameters)
 
 
 _Ready = tuple[Training, nn.Parameter, Optimiser]
@@ -62,10 +68,18 @@ _ready: WeakKeyDictionary[nn.Module, _Ready] = WeakKeyDictionary()
 def _optimiser(model: nn.Module, weights: Tensor, training: Training) -> tuple[nn.Parameter, Optimiser]:
     """A model's optimiser over one vector, made once: to make one takes as long as a small model's step."""
     ready = _ready.get(model)
-    if ready is None or ready[0] is not training or ready[1].shape != weights.shape:
+    if (
+        ready is None
+        or ready[0] is not training
+        or (ready[1].shape, ready[1].dtype) != (weights.shape, weights.dtype)
+    ):
         whole = nn.Parameter(weights)
         ready = _ready[model] = training, whole, Optimiser([whole], training)
     return ready[1], ready[2]
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([(tensor.float() if tensor.dtype in HALF else tensor).reshape(-1) for tensor in tensors])
 
 
 def trained(model: nn.Module) -> list[nn.Parameter]:

@@ -23,6 +23,7 @@ from polyfed.learn.evaluate import predict
 from polyfed.learn.stacked import can_stack, supervised_together
 from polyfed.learn.supervision import supervised
 from polyfed.learn.training import Training
+from polyfed.models import has_half
 
 logger = logging.getLogger(__name__)
 
@@ -68,10 +69,11 @@ def worth_stacking(
 ) -> bool:
     """Whether training `clients` models of this architecture in one stack is right, and clearly faster on a CPU.
 
-    Right: no buffers, no randomness, and the gradients are those of one model alone, also where a batch is short.
+    Right: no buffers, no weights of 16 bits, no randomness, and the gradients are those of one model alone, also where
+    a batch is short.
     A model that is to be trained in channels-last is given in channels-last: stacking must beat that.
     """
-    if clients < 2 or not can_stack(training) or any(True for _ in model.buffers()):
+    if clients < 2 or not can_stack(training) or any(True for _ in model.buffers()) or has_half(model):
         return False
     key = ("stack", _signature(model), _layout(model), shape, outputs, training.batch, clients)
     return _decision(key, lambda: _stack_is_faster(model, shape, outputs, training.batch, clients))
@@ -133,11 +135,12 @@ def _layout(model: nn.Module) -> torch.memory_format:
 
 
 def _signature(model: nn.Module) -> Hashable:
-    """What is the same for models of one architecture: their parts, with settings and shapes, whatever the weights."""
+    """What is the same for models of one architecture: their parts, with settings, shapes and types."""
     parts = []
     for name, part in model.named_modules():
         settings = [(key, value) for key, value in vars(part).items() if isinstance(value, int | float | str)]
-        shapes = [(key, tuple(parameter.shape)) for key, parameter in part.named_parameters(recurse=False)]
+        own = part.named_parameters(recurse=False)
+        shapes = [(key, tuple(parameter.shape), parameter.dtype) for key, parameter in own]
         parts.append((name, type(part), tuple(settings), str(part), tuple(shapes)))
     return tuple(parts)
 

@@ -4,7 +4,8 @@
     features, logits = features_and_logits(model, images)
 
 `names("res*")` lists what there is; `register` adds your own, and so do entry points of other packages. Any `nn.Module`
-of yours works as it is; set `channels_last = True` on it if it is faster in that memory format.
+of yours in float32, float64 or bfloat16 works as it is; set `channels_last = True` on it if it is faster in that memory
+format.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from polyfed.models.layers import Norm, Shape
 from polyfed.models.naming import check_name, file_name
 from polyfed.models.network import Network, laid_out, memory_format
 from polyfed.models.outside import is_outside
+from polyfed.models.precision import HALF, check_types, fit_types, has_half
 from polyfed.models.probe import in_mode, materialise, output_count
 from polyfed.models.registry import build, is_known, maker_of, names, own_maker, register, seeded
 from polyfed.models.sizes import ListedModel, Size, listed, size, table
 
 __all__ = [
+    "HALF",
     "Budget",
     "FeatureGenerator",
     "ListedModel",
@@ -45,9 +48,12 @@ __all__ = [
     "build",
     "build_generator",
     "check_name",
+    "check_types",
     "feature_count",
     "features_and_logits",
     "file_name",
+    "fit_types",
+    "has_half",
     "in_mode",
     "is_known",
     "is_outside",

@@ -18,12 +18,13 @@ def features_and_logits(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     """What the last linear layer sees, and the logits, in one pass through which gradients flow.
 
     A `Network` says what its features are. For any other module they are the input of the `nn.Linear` that
-    its forward calls last; the module itself is not changed.
+    its forward calls last; the module itself is not changed. Features are in float32, whatever the model computes in.
     """
     if isinstance(model, Network):
         features = model.features(x)
-        return features, model.head(features)
-    return _hooked(model, x)
+        return features.float(), model.head(features)
+    features, logits = _hooked(model, x)
+    return features.float(), logits
 
 
 def feature_count(model: nn.Module, shape: Shape) -> int:

@@ -38,7 +38,7 @@ def materialise(model: nn.Module, shape: Shape) -> None:
     if not _lazy(model):
         return
     like = next(model.parameters(), torch.empty(0))
-    with in_mode(model, training=False), torch.no_grad(), _explained(model, shape):
+    with in_mode(model, training=False), torch.no_grad(), explained(model, shape):
         model(torch.zeros(1, *shape, dtype=like.dtype, device=like.device))
     left = _lazy(model)
     if left:
@@ -54,7 +54,8 @@ def _lazy(model: nn.Module) -> list[str]:
 
 
 @contextmanager
-def _explained(model: nn.Module, shape: Shape) -> Iterator[None]:
+def explained(model: nn.Module, shape: Shape) -> Iterator[None]:
+    """What PyTorch says about a model and its inputs becomes a `ModelError` of one line."""
     try:
         yield
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
@@ -71,24 +72,45 @@ def probe(
     rows: int = 1,
     training: bool = False,
     buffers: dict[str, Tensor] | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """The outputs for zeros, with copies in place of the buffers; ModelError if the shape does not fit."""
-    parameter = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
-    x = torch.zeros(rows, *shape, dtype=parameter.dtype, device=parameter.device)
+    """The outputs for zeros, with copies in place of the buffers; ModelError if the shape does not fit.
+
+    dtype: of the zeros; by default what the model takes.
+    """
+    dtype = dtype or input_type(model, shape)
+    device = next(model.parameters(), torch.empty(0)).device
+    x = torch.zeros(rows, *shape, dtype=dtype, device=device)
     if buffers is None:
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     devices = [x.device] if x.device.type == "cuda" else []
     with (
         in_mode(model, training=training),
         torch.random.fork_rng(devices=devices),
-        _explained(model, shape),
+        explained(model, shape),
     ):
         out = torch.func.functional_call(model, buffers, (x,))
-    if not isinstance(out, Tensor):
-        raise ModelError(
-            f"model '{display_name(model)}' returns {type(out).__name__} and not a tensor of logits"
-        )
+    if not isinstance(out, Tensor) or not out.is_floating_point():
+        given = f"a tensor of {out.dtype}" if isinstance(out, Tensor) else type(out).__name__
+        raise ModelError(f"model '{display_name(model)}' returns {given} and not a tensor of logits")
     return out
+
+
+def floating_type(model: nn.Module) -> torch.dtype:
+    """The type of a model's first weights that are no whole numbers."""
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+
+
+def input_type(model: nn.Module, shape: Shape) -> torch.dtype:
+    """float32, which all data come in, if a model takes that; else the type of its weights."""
+    own = floating_type(model)
+    if own is not torch.float32:
+        try:
+            with torch.no_grad():
+                probe(model, shape, dtype=torch.float32)
+        except ModelError:
+            return own
+    return torch.float32
 
 
 def output_count(model: nn.Module, shape: Shape) -> int:

@@ -18,7 +18,8 @@ from polyfed.models.features import feature_count
 from polyfed.models.layers import Norm, Shape
 from polyfed.models.network import memory_format
 from polyfed.models.outside import is_outside, is_reference, plug_in_names
-from polyfed.models.probe import materialise, probe
+from polyfed.models.precision import fit_types
+from polyfed.models.probe import input_type, materialise, probe
 from polyfed.models.registry import construct, names, own_maker, registered, seeded
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -116,6 +117,7 @@ def _listed(
         with seeded(0):
             own = maker()
             materialise(own, shape)
+            fit_types(own, shape)
         last = memory_format(own) is torch.channels_last
         return ListedModel(name, _measure(own, shape, batch), last, _feature_count(own, shape))
     # On the meta device nothing is allocated, drawn or computed: only shapes pass through the model.
@@ -165,8 +167,9 @@ def _measure(model: nn.Module, shape: Shape, batch: int) -> Size:
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     parameters = list(model.parameters())
     fixed = _bytes(parameters) + _bytes(p for p in parameters if p.requires_grad) + _bytes(buffers.values())
+    dtype = input_type(model, shape)  # may take passes that are not to be counted
     with _counting_macs(model) as macs, _keeping([*parameters, *buffers.values()]) as kept:
-        probe(model, shape, rows=rows, training=True, buffers=buffers)
+        probe(model, shape, rows=rows, training=True, buffers=buffers, dtype=dtype)
     return Size(
         parameters=sum(p.numel() for p in parameters),
         macs=sum(macs) // rows,

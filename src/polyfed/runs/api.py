@@ -198,6 +198,7 @@ def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None
         shape = tuple(int(size) for size in facts["shape"])
         model = _made_again(facts, shape) if make is None else make()
         known_models.materialise(model, shape)
+        known_models.fit_types(model, shape)
         learn.load_weights(model, safetensors.torch.load(data))
     except (MessageError, SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(

@@ -68,6 +68,8 @@ class Architectures:
         self.own: dict[str, OwnModel] = dict(config.models.own)
         """How each of the user's own models is trained fastest."""
         self._features: dict[str, int] = {}
+        self._fitted: dict[str, bool | None] = {}
+        """What `models.fit_types` found out about each architecture."""
         self._assign(clients)
         self._name_server_model(method)
         self._check_outputs(data.dataset.classes)
@@ -184,6 +186,12 @@ class Architectures:
             )
         else:
             model = self._own_model(architecture, maker, stream)
+        if architecture in self._fitted:
+            if (converted := self._fitted[architecture]) is not None:
+                models.fit_types(model, self.shape, converted)
+        else:
+            models.check_types(model, architecture)
+            self._fitted[architecture] = models.fit_types(model, self.shape)
         return model.to(self.device)
 
     def _own_model(self, architecture: str, maker: ModelMaker, stream: tuple[str, ...]) -> nn.Module:
@@ -215,11 +223,12 @@ class Architectures:
 
     def stackable(self) -> frozenset[str]:
         """The architectures whose clients can be trained stacked."""
-        return frozenset(
-            name
-            for name in self.names
-            if (self.own[name].stack if name in self.own else getattr(self.build(name), "stackable", False))
-        )
+        return frozenset(name for name in self.names if self._stacks(name))
+
+    def _stacks(self, name: str) -> bool:
+        model = self.build(name)
+        wanted = self.own[name].stack if name in self.own else getattr(model, "stackable", False)
+        return wanted and not models.has_half(model)
 
 
 def _output_count(data: FederatedData, method: Method) -> int:
