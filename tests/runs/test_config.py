@@ -238,7 +238,7 @@ def test_a_cohort_larger_than_the_population_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fraction", "clients", "size"), [(0.1, 100, 10), (0.01, 8, 1), (0.5, 5, 2), (1, 7, 7)]
+    ("fraction", "clients", "size"), [(0.1, 100, 10), (0.01, 8, 1), (0.5, 5, 2), (0.7, 5, 4), (1, 7, 7)]
 )
 def test_a_cohort_is_a_fraction_and_never_empty(fraction: float, clients: int, size: int) -> None:
     assert read_config({"cohort": {"fraction": fraction}}).cohort.size(clients) == size

@@ -13,9 +13,13 @@ The server learns to make features of each class that the clients' heads agree o
                 with labels y drawn by Σ_k c_k,y                                              (see `learn.agree`)
         w ← Σ_k n_k w_k / Σ_k n_k
 
-Simplifications: noise is normal, as in the paper (the authors' code draws it evenly from 0 to 1); the counts are those
-of this round's cohort; of the generator's losses the adversarial one is left out, whose weight in the code is 0; all
-layers are averaged. The models need a body and a head: built-in ones, or `Network`s.
+Where the authors' code differs: it draws noise evenly from 0 to 1, here it is normal, as in the paper. It counts the
+labels of the batches that a client has seen in a round, from 1 for every class; here the counts are those of the
+client's rows. It draws the generator's labels evenly from the classes that somebody in the cohort has seen, here by the
+counts; and the clients' labels ŷ from all classes that there are, here from those that the last cohort held. It lets α
+and β fall no lower than 1e-4, leaves generated features out after 20 local epochs, and multiplies α by the ratio of the
+two batch sizes, which here is 1. Of the generator's losses the adversarial one is left out, whose weight in the code is
+0. All layers are averaged. The models need a body and a head: built-in ones, or `Network`s.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ FedAvg whose clients are held to the global models of the last rounds:
 z̄ are the logits of w̄, in evaluation mode; the divergence is a mean over the rows, at temperature 1. A global model is
 what a round has made: the initial weights are none, so nobody teaches in the first round. Then the authors' code
 teaches with as many models as there are; that of paper 001 waits until there are M: `wait`. With `inactive: cached` the
-global models are those that are served.
+global models are those that are served. In the authors' code all clients count the same in the mean of the weights;
+here they count by their samples unless `weighting: uniform` is set. The M global models count the same in both.
 """
 
 from __future__ import annotations

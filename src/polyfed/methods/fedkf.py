@@ -19,12 +19,16 @@ The teacher is the mean of everybody's last model (T1, see `last_models`); with 
 cohort's, which is the start too: the authors' "FedKF-". Both go down once for all clients, and one only if they are the
 same.
 
-`flavour: authors` is what the authors' code does: all that differs is then set as there, and each is a setting of its
-own. Where the student steps first, one pass of generator and teacher serves both steps; where the generator does, the
-student learns from what the changed generator makes, which takes a second pass.
+`flavour: authors` sets what differs in the authors' code (see `AUTHORS`); each is a setting of its own. Two are left to
+the user, since there they depend on the data: `noise: 1000` for CIFAR, and `adversarial: false` for EMNIST. In neither
+flavour as in their code: it leaves out a last batch that is not full, here it counts; two BatchNorm layers of its
+generator have an epsilon of 0.8, here the usual 1e-5. Where the student steps first, one pass of generator and teacher
+serves both steps; where the generator does, the student learns from what the changed generator makes, which takes a
+second pass.
 
-The paper's models have no BatchNorm. Where there is some, generated inputs are normalised among themselves and are kept
-out of the running statistics, which are those of the clients' data.
+The paper's models have no BatchNorm. Where there is some, the student normalises generated inputs among themselves and
+keeps them out of its running statistics, which are those of the clients' data; the teacher, in evaluation mode,
+normalises them by its running statistics.
 """
 
 from __future__ import annotations

@@ -7,8 +7,10 @@ FedAvg whose clients' features are drawn to the global model's, and away from th
 
 f, f_glob and f_prev are the features of a row in the model that is trained, in the global model that it began with, and
 in the client's own model as it was when it last took part; mean over the rows. The latter two stay as they are, in
-evaluation mode. A client that takes part for the first time has no last model, and ℓ is 0, as in the authors' code.
-Theirs has a projection head of 256 under the classifier: `models.features: 256` gives built-in models one.
+evaluation mode. A client that takes part for the first time has no last model, and ℓ is 0. In the authors' code that is
+so in the first round alone: whoever takes part for the first time later is drawn away from the features of a network
+with random weights. Theirs has a projection head of 256 under the classifier: `models.features: 256` gives built-in
+models one.
 """
 
 from __future__ import annotations

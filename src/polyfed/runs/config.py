@@ -201,6 +201,8 @@ class Cohort(Section):
     """Who takes part in a round."""
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the clients that takes part in a round: the nearest whole number (of two as near the even one), at least
+    one. Papers that round down may have one client less; `count` says how many exactly."""
     count: Annotated[int, Field(ge=1)] | None = None
     """How many clients take part in a round, instead of a fraction."""
     dropout: Share = 0.0
