@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from polyfed.learn import are_probabilities, robust_mean
-from polyfed.learn.robust import SAME, TAIL
+from polyfed.learn.robust import SAME, TAIL, _in_order, _outside
 
 
 def line(*firsts: float) -> Tensor:
@@ -125,6 +125,31 @@ def test_many_outputs_give_what_few_do() -> None:
     many = torch.cat([few, torch.zeros(10, 1, 20)], dim=2)
     assert torch.allclose(robust_mean(many, 0.2)[:, :2], robust_mean(few, 0.2), atol=1e-7)
     assert first(few, 0.2) < 0.51
+
+
+def test_equal_answers_are_kept_or_left_out_together() -> None:
+    """200 rows of 12 answers, each one of four: which of them go must not hang on the last bits of their distances."""
+    stream = torch.Generator().manual_seed(0)
+    for outputs in (3, 20):  # fewer than clients, and more
+        kinds = torch.randn(200, 4, outputs, generator=stream).softmax(dim=2)
+        which = torch.randint(4, (200, 12), generator=stream)
+        points = _in_order(kinds.gather(1, which.unsqueeze(2).expand(-1, -1, outputs)).double())
+        kept = torch.ones(200, 12, dtype=torch.bool)
+        outside = _outside(points, kept, torch.full((200, 1), 1e-3, dtype=torch.float64), 3)
+        equal = (points.unsqueeze(1) == points.unsqueeze(2)).all(dim=3)
+        assert not (equal & (outside.unsqueeze(1) != outside.unsqueeze(2))).any()
+        assert outside.any()
+
+
+def test_of_two_answers_as_far_out_neither_goes_if_one_may() -> None:
+    """Eight at c, one at c + x v, one at c - x v, in any direction v: nothing says which of the two is bad."""
+    stream = torch.Generator().manual_seed(0)
+    for outputs in (2, 11):
+        middle = torch.rand(100, 1, outputs, generator=stream, dtype=torch.float64)
+        way = torch.randn(100, 1, outputs, generator=stream, dtype=torch.float64)
+        points = torch.cat([middle.repeat(1, 8, 1), middle + way, middle - way], dim=1).transpose(0, 1)
+        found = robust_mean(points, 0.1, 1e-3)
+        torch.testing.assert_close(found, middle.squeeze(1), rtol=0, atol=1e-12)
 
 
 # -- promises ------------------------------------------------------------------------------------------------

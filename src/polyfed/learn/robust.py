@@ -29,6 +29,7 @@ from torch import Tensor
 
 TAIL = 2.0
 SAME = 1e-6  # answers are 32-bit numbers: what is nearer than this is the same
+TIE = 1e-9  # of the farthest distance along v: points whose distances differ by less go together, or none of them
 ROWS_AT_ONCE = 512  # bounds the memory
 
 
@@ -77,15 +78,29 @@ def _outside(points: Tensor, kept: Tensor, scale: Tensor, bad: int) -> Tensor:
     """Which points one pass of the filter leaves out (rows × clients)."""
     left = kept.sum(dim=1, keepdim=True)
     centred = (points - _mean(points, kept)) * kept.unsqueeze(2)
-    along = _along_widest(centred)
+    along = _along_widest(centred).gather(1, _first_alike(points))
     variance = along.square().sum(dim=1, keepdim=True) / left
     away = (along - _median(along, kept)).abs().masked_fill(~kept, -1.0)
-    beyond = (away.unsqueeze(1) >= away.unsqueeze(2)).sum(dim=2)  # how many lie as far out, or farther
+    tie = TIE * away.amax(dim=1, keepdim=True).clamp(min=0)
+    beyond = (away.unsqueeze(1) >= (away - tie).unsqueeze(2)).sum(
+        dim=2
+    )  # how many lie as far out, or farther
     tail = TAIL * torch.exp(-0.5 * ((away - scale).clamp(min=0) / scale).square())
     may_go = bad - (kept.shape[1] - left)
     unexplained = kept & (beyond > tail * left) & (beyond <= may_go) & (variance > scale.square())
     threshold = away.masked_fill(~unexplained, torch.inf).amin(dim=1, keepdim=True)
-    return kept & (away >= threshold)
+    return kept & (away >= threshold - tie)
+
+
+def _first_alike(points: Tensor) -> Tensor:
+    """For each of points in order the place of the first that is equal to it (rows × clients).
+
+    Equal ones get one place along v: what is computed for each by itself differs in its last bits.
+    """
+    places = torch.arange(points.shape[1]).expand(points.shape[:2])
+    again = torch.zeros(points.shape[:2], dtype=torch.bool)
+    again[:, 1:] = (points[:, 1:] == points[:, :-1]).all(dim=2)
+    return places.masked_fill(again, 0).cummax(dim=1).values
 
 
 def _along_widest(centred: Tensor) -> Tensor:
