@@ -12,7 +12,7 @@ from tests.conftest import MakeRun
 from polyfed import Client, Fields, Fleet, Kind, Method, MethodSettings, Server, client_step
 from polyfed.engines import Inline, Pool
 from polyfed.errors import ConfigError, MethodError, RunError
-from polyfed.federation.message import decode, encode
+from polyfed.federation.message import EMPTY, decode, encode
 from polyfed.federation.method import reads_single_replies, registered
 from polyfed.learn import Training
 from polyfed.runs.checkpoint import read_lines
@@ -145,6 +145,31 @@ def test_on_a_ring_everyone_hears_two_neighbours_and_each_link_is_counted(
     by_kind = run.summary["bytes"]
     assert by_kind["up"]["posteriors"] == 4 * 2 * 20  # clients × listeners × five floats
     assert by_kind["down"]["posteriors"] == 4 * 2 * 20
+
+
+class Shy(Gossip):
+    """Client 1 has nothing to say."""
+
+    name = "shy"
+
+    @client_step
+    def say(self, me: Client) -> Fields:
+        return {} if me.facts.index == 1 else {"news": torch.full((5,), float(me.facts.index))}
+
+
+def test_a_peer_that_says_nothing_sends_no_byte_and_is_not_heard(make_run: MakeRun) -> None:
+    run = make_run(Shy, rounds=1)
+    run.go()
+    sent = [
+        (entry.client, entry.kind, entry.bytes)
+        for entry in RunRecord(run.path).ledger
+        if (entry.purpose, entry.direction) == ("training", "up")
+    ]
+    assert sum(count for client, _, count in sent if client == "client-1") == len(EMPTY)  # to `hear`
+    news = {client: count for client, kind, count in sent if kind == "posteriors"}
+    assert news == {"client-0": 40, "client-2": 40, "client-3": 40}  # two listeners × five floats
+    heard = decode(run.directory.state_files()["client-0"].read_bytes())["memory"]["heard"]
+    assert heard == [["client-3", 3.0]]
 
 
 class Leaky(Roll):

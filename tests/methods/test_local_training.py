@@ -1,4 +1,4 @@
-"""Answers of somebody who does not change while a client trains."""
+"""Answers of somebody who does not change while a client trains, and moments that outlast a round."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from tests.conftest import MakeRun
 from torch import Tensor
 
 from polyfed import Client, Fields, Fleet, Method, Server, client_step
+from polyfed.errors import MethodError
 from polyfed.federation.message import decode
+from polyfed.federation.method import registered
 from polyfed.methods import local_training
 
 
@@ -55,3 +57,27 @@ def test_rows_are_asked_about_once_unless_each_batch_is_another(make_run: MakeRu
         rows = len(run.federation.holdings(client).train)
         assert sum(memory["batches"]) == 3 * rows
         assert memory["asked"] == (memory["batches"] if augment else [rows])
+
+
+@pytest.mark.parametrize("name", registered())
+def test_every_method_keeps_the_moments_where_the_run_says_so(make_run: MakeRun, name: str) -> None:
+    """Or it refuses to, before the run starts."""
+    settings = {
+        "data": {
+            "limit": 200,
+            "clients": 2,
+            "public": {"source": "share", "share": 0.2, "labels": "own"},
+        },
+        "models": {"names": ["mlp-small"], "server": "mlp-small"},
+        "training": {"batch": 16, "momentum": 0.9, "keep_optimiser": True},
+        "rounds": 1,
+    }
+    try:
+        run = make_run(name, **settings)
+    except MethodError as error:
+        assert "keep_optimiser=false" in str(error)
+        return
+    run.go()
+    memories = [decode(path.read_bytes())["memory"] for path in run.directory.state_files().values()]
+    moments = [memory.get("optimiser") or memory.get("moments") for memory in memories]
+    assert any(moments) if name == "pooled" else all(moments)

@@ -84,6 +84,34 @@ def test_accuracies_and_models_are_the_same_with_metrics_and_without(make_run: M
     assert [without_metrics(line) for line in with_them["history"]] == without["history"]
 
 
+class Idle(Method):
+    """Clients note the loss of a model that never changes, on a batch of their rows."""
+
+    name = "idle"
+
+    @client_step
+    def look(self, me: Client) -> Fields:
+        me.note_local_loss()
+        return {}
+
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        fleet.ask(self.look, fleet.sample())
+
+
+def test_the_local_loss_is_that_of_other_rows_each_time(make_run: MakeRun) -> None:
+    data = {"limit": 300, "clients": 1}
+    noted = {}
+    for batch in (8, 1000):
+        run = make_run(Idle, data=data, training={"batch": batch}, rounds=30)
+        run.go()
+        noted[batch] = np.array([line["noted"]["local-loss"] for line in lines_of(run.path)])
+    assert len(set(noted[8])) == 30
+    # A batch as large as the client has all of its rows each time. The mean over 30 batches of 8 is near that of all:
+    # within 4 standard errors, or it is not drawn from all rows alike.
+    assert np.ptp(noted[1000]) < 1e-6
+    assert abs(noted[8].mean() - noted[1000][0]) < 4 * noted[8].std() / np.sqrt(30)
+
+
 def test_logits_are_computed_once_whatever_is_asked_for(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
