@@ -3,13 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from polyfed.federation.nodes import Measurement
 from polyfed.runs.metrics import (
     accuracy,
-    agnostic,
     amp,
     chosen_for_each,
     chosen_round,
@@ -52,46 +49,6 @@ def test_amp_weighs_a_client_by_its_rows_and_fm_does_not() -> None:
     # mean 0.7: ((0.5 - 0.7)² + (0.9 - 0.7)²) / 2
     assert fm(scores) == pytest.approx(0.04)
     assert wlp(scores) == 0.5
-
-
-SCORES = st.lists(
-    st.integers(1, 500).flatmap(lambda total: st.tuples(st.integers(0, total), st.just(total))),
-    min_size=1,
-    max_size=12,
-)
-SHARES = st.floats(0, 1e6, allow_nan=False)
-
-
-@given(st.data())
-def test_accuracy_on_any_mixture_of_the_clients_is_never_below_wlp(data: st.DataObject) -> None:
-    """Paper 001, Lemma 5.1 and Theorem 5.1: for each of several mixtures, and so for the worst of them."""
-    scores = data.draw(SCORES)
-    mixtures = st.lists(SHARES, min_size=len(scores), max_size=len(scores)).filter(
-        lambda shares: sum(shares) > 0
-    )
-    found = [agnostic(scores, mixture) for mixture in data.draw(st.lists(mixtures, min_size=1, max_size=5))]
-    assert min(found) >= wlp(scores)
-    assert max(found) <= max(map(accuracy, scores)) + 1e-12
-
-
-@given(SCORES)
-def test_wlp_is_reached_by_the_mixture_of_the_worst_client_alone_and_amp_by_that_of_all_rows(
-    scores: list[tuple[int, int]],
-) -> None:
-    worst = min(range(len(scores)), key=lambda client: accuracy(scores[client]))
-    assert agnostic(scores, [float(client == worst) for client in range(len(scores))]) == wlp(scores)
-    assert agnostic(scores, [total for _, total in scores]) == pytest.approx(amp(scores))
-
-
-def test_accuracy_on_a_mixture_worked_out() -> None:
-    # ¼ · 0.5 + ¾ · 0.9
-    assert agnostic([[1, 2], [9, 10]], [1, 3]) == pytest.approx(0.8)
-
-
-@pytest.mark.parametrize("mixture", [[1.0], [1.0, -0.5], [0.0, 0.0], [1.0, float("inf")]])
-def test_what_is_no_mixture_is_refused(mixture: list[float]) -> None:
-    with pytest.raises(ValueError, match="a share for each of 2 clients"):
-        agnostic([[1, 2], [9, 10]], mixture)
 
 
 def test_spread_over_seeds_is_the_sample_standard_deviation() -> None:

@@ -6,7 +6,6 @@ clients' test rows where the whole set is made of these. FedH2L calls their mean
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -64,19 +63,6 @@ def fm(scores: Sequence[Sequence[int]]) -> float:
 def wlp(scores: Sequence[Sequence[int]]) -> float:
     """Worst-case local performance (FedKF, Definition 3): the smallest of the clients' accuracies."""
     return min(accuracy(score) for score in scores)
-
-
-def agnostic(scores: Sequence[Sequence[int]], mixture: Sequence[float]) -> float:
-    """Accuracy where rows come from the clients' distributions in other shares than here (FedKF, Eq. 10).
-
-    mixture: how much of each client's, none below 0; taken as shares of their sum. The result is never below WLP,
-    whatever the mixture (Lemma 5.1): what a client has above it is weighed, so that rounding does not change that.
-    """
-    if len(mixture) != len(scores) or min(mixture) < 0 or not 0 < sum(mixture) < math.inf:
-        raise ValueError(f"a mixture has a share for each of {len(scores)} clients, none below 0, not all 0")
-    least, total = wlp(scores), sum(mixture)
-    above = (share / total * (accuracy(score) - least) for score, share in zip(scores, mixture, strict=True))
-    return least + math.fsum(above)
 
 
 def summarise(scores: Mapping[int, Measurement], architecture: Callable[[int], str]) -> Summary:
