@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import polyfed
+from polyfed import Facts, Reply
 from polyfed.federation.method import registered
+from polyfed.methods import public_distillation
 from polyfed.models import Network
 
 CLIENTS = 3
@@ -71,3 +73,23 @@ def test_clients_of_different_types_learn_together(tmp_path: Path, method: str) 
         warnings.simplefilter("error", polyfed.ClientFailure)
         run = polyfed.run(config, models=models, out=tmp_path / "run", engine="inline")
     assert run.summary["failures"] == 0
+
+
+@pytest.mark.parametrize("method", ["fedgen", "fedproto", "ktpfl"])
+def test_methods_work_where_the_default_type_is_float64(tmp_path: Path, method: str) -> None:
+    config = {**CONFIG, "models": {"names": ["mlp-small"]}, "method": {"name": method}}
+    torch.set_default_dtype(torch.float64)
+    try:
+        run = polyfed.run(config, out=tmp_path / "run", engine="inline")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert run.summary["failures"] == 0
+
+
+def test_answers_of_any_type_are_gathered_in_float32() -> None:
+    table = torch.tensor([[0.25, 0.75]])
+    kinds = (torch.float32, torch.float64, torch.float16)
+    replies = [Reply(Facts(0, "a", 1, "net"), {"posteriors": table.to(kind)}) for kind in kinds]
+    _, answers = public_distillation.gather(replies, "posteriors")
+    assert answers.dtype is torch.float32
+    assert torch.equal(answers, table.repeat(3, 1, 1))

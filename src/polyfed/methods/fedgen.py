@@ -146,7 +146,7 @@ class FedGen(Method):
             mean.add(reply["weights"], reply.client.samples)
             learn.load_weights(model, reply["weights"])
             heads.append(copy.deepcopy(model.get_submodule("head")).eval().requires_grad_(False))
-            counts.append(torch.zeros(server.outputs).scatter_(0, reply["held"], reply["counts"].float()))
+            counts.append(torch.bincount(reply["held"], reply["counts"].float(), server.outputs))
         if heads:
             maker, seen = self.maker(server, model).to(server.device), torch.stack(counts)
             learn.load_weights(maker, generator)

@@ -144,7 +144,7 @@ def places_of(memory: dict[str, Any], present: Sequence[Facts], population: int)
     new = [client.index for client in present if client.index not in seen]
     if new:
         seen += new
-        table = torch.full((len(seen), len(seen)), 1 / population)
+        table = torch.full((len(seen), len(seen)), 1 / population, dtype=torch.float32)
         known = memory.get("coefficients", table[:0, :0])
         table[: len(known), : len(known)] = known
         memory["coefficients"] = table

@@ -83,8 +83,8 @@ def shuffled_rows(server: Server) -> Tensor:
 
 
 def gather(replies: Iterable[Reply], field: str) -> tuple[list[Facts], Tensor]:
-    """Who answered, and all answers in one tensor (clients × rows × outputs)."""
-    answered = [(reply.client, reply[field]) for reply in replies]
+    """Who answered, and all answers in one tensor of float32, in whatever type they came (clients × rows × outputs)."""
+    answered = [(reply.client, reply[field].float()) for reply in replies]
     if not answered:
         raise RunError(f"no client gave {field} that are of use")
     return [client for client, _ in answered], torch.stack([answer for _, answer in answered])
