@@ -74,6 +74,11 @@ class RunRecord:
         words: list[str] | None = self._description.get("outputs")
         return words
 
+    @property
+    def class_count(self) -> int | None:
+        """How many classes the clients' data have; None where the run does not say it."""
+        return len(self._description.get("classes") or ()) or None
+
     @cached_property
     def _description(self) -> Mapping[str, Any]:
         return self._files.description() if "description" in self.manifest else {}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 from scipy import stats
 
 from polyfed.experiments.papers import Paper
+from polyfed.experiments.papers.chance import Accuracies
 from polyfed.experiments.papers.claims import (
     Comparison,
     FindNumber,
@@ -97,7 +98,7 @@ def test_seeds_are_paired() -> None:
     """Each run differs by 40 between seeds, but the difference is always 1: p = 0."""
     numbers: Numbers = {"a": seeds(11, 51, 91), "b": {2: 90, 1: 50, 0: 10}}
     found = verdict(numbers, order=["a", "b"])
-    assert found == Verdict("shown", Comparison(1.0, 0.0, 3, 3, 0.0, 1.0))
+    assert found == Verdict("shown", Comparison(1.0, 0.0, 3, 3, 0.0, 1.0, half_width=0.0))
 
 
 def test_only_seeds_that_both_have_count() -> None:
@@ -162,6 +163,65 @@ def test_near_is_shown_by_two_one_sided_tests() -> None:
     numbers = {"a": seeds(9, 10, 11), "b": seeds(10, 10, 10)}
     assert verdict(numbers, near=["a", "b"], within=1.7).mark == "shown"
     assert verdict(numbers, near=["a", "b"], within=1.6).mark == "not shown"
+
+
+def test_equivalence_needs_power_and_what_lacks_it_is_told_apart_from_a_difference() -> None:
+    """t(0.95, 2) = 2.92, so three seeds resolve 2.92 / √3 = 1.686 deviations."""
+    # a − b: −17, 0, 17; mean 0, deviation 17, half width 1.686 · 17 = 28.66: ± 3 could not be shown, ± 29 is.
+    wide = {"a": seeds(33, 50, 67), "b": seeds(50, 50, 50)}
+    for claim in ({"near": ["a", "b"], "within": 3}, {"order": ["a", "b"], "margin": -3}):
+        found = verdict(wide, **claim)
+        assert (found.mark, found.powerless) == ("not shown", True)
+        assert found.comparison is not None and found.comparison.half_width == pytest.approx(28.66, abs=0.01)
+    assert verdict(wide, near=["a", "b"], within=29).mark == "shown"
+    assert verdict(wide, order=["a", "b"], margin=-29).mark == "shown"
+    # An order without a margin looks for a difference: there is nothing that it allows, so no power to lack.
+    assert not verdict(wide, order=["a", "b"]).powerless
+    # a − b: 2, 3, 4; half width 1.686 is below 3: there is power, and the mean on the end decides nothing.
+    on_the_end = verdict({"a": seeds(52, 53, 54), "b": seeds(50, 50, 50)}, near=["a", "b"], within=3)
+    assert (on_the_end.mark, on_the_end.powerless) == ("not shown", False)
+    # a − b: 5, 6, 7; (6 − 3) / (1 / √3) = 5.2 > 2.92: a real difference, larger than the margin.
+    apart = verdict({"a": seeds(55, 56, 57), "b": seeds(50, 50, 50)}, near=["a", "b"], within=3)
+    assert (apart.mark, apart.powerless) == ("contradicted", False)
+    # Rounds that are only known to be above something have no interval.
+    ends = verdict({"a": more_than(20, 20, 20), "b": seeds(5, 7, 9)}, order=["a", "b"]).comparison
+    assert ends is not None and ends.half_width is None
+
+
+def at(chance: float, *values: float, rows: int | None = None) -> list[Accuracies | None]:
+    """The accuracies of the models behind a cell."""
+    return [Accuracies(values, chance, rows)]
+
+
+def test_models_that_are_all_within_noise_of_chance_are_not_judged() -> None:
+    good, poor = at(0.1, 0.5, 0.6, 0.7), at(0.1, 0.09, 0.11, 0.12)
+    numbers = {"a": seeds(11, 12, 13), "b": seeds(9, 9, 9), "gain": seeds(2, 3, 4)}
+
+    def judged(models: Mapping[str, Sequence[Accuracies | None]], **claim: Any) -> Verdict:
+        return judge(
+            Claim(text="x", **claim), "t", "c", found_in(numbers), lambda _table, row, _column: models[row]
+        )
+
+    for claim in (
+        {"order": ["a", "b"]},
+        {"near": ["a", "b"], "within": 30},
+        {"ratio": ["a", "b"], "at_least": 9},
+    ):
+        found = judged({"a": poor, "b": poor}, **claim)
+        assert (found.mark, found.why) == ("not judged", "both within noise of chance (10 %)")
+        assert found.comparison is not None and not found.is_tested  # the numbers are there
+        for other in (good, [None]):
+            assert judged({"a": poor, "b": other}, **claim).mark in ("shown", "contradicted")
+            assert judged({"a": other, "b": poor}, **claim).mark in ("shown", "contradicted")
+    # What a difference is made of counts, and so does an only number.
+    assert judged({"gain": [*poor, *at(0.05, 0.04, 0.05, 0.06)]}, value="gain", at_most=9).why == (
+        "both within noise of chance (5 % and 10 %)"
+    )
+    assert judged({"gain": [*poor, *good]}, value="gain", at_most=9).mark == "shown"
+    assert judged({"a": poor}, value="a", at_least=70).why == "within noise of chance (10 %)"
+    assert judged({"a": good}, value="a", at_least=70).mark == "contradicted"
+    two = {"a": seeds(1, 2), "b": seeds(0, 0)}
+    assert verdict(two, order=["a", "b"]).why == "2 of at least 3 seeds"
 
 
 def test_near_is_contradicted_only_beyond_its_band_on_either_side() -> None:

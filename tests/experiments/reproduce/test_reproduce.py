@@ -203,7 +203,7 @@ def test_a_table_of_groups_and_one_of_bytes(command: Command, finished: Path) ->
     row = next(line for line in traffic.splitlines() if line.strip().startswith("In a round"))
     assert "19.7 kB" in row
     claimed = traffic.partition("all / round > 1.5")[2].splitlines()[1]
-    assert claimed.split() == ["?", "not", "judged", "2", "±", "0", "2/2"]
+    assert claimed.split() == ["?", "not", "judged", "2", "±", "0", "±", "0", "2/2"]
 
 
 def test_claims_on_rows_that_are_left_out_are_counted_and_not_listed(

@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from polyfed.experiments import papers
+from polyfed.experiments.papers.chance import Accuracies
 from polyfed.experiments.papers.claims import FindNumber, judge_all
 from polyfed.experiments.papers.numbers import Bounded, Number
 from polyfed.experiments.papers.results import Cell, MeasuredTable, read_printed
@@ -116,7 +117,7 @@ def test_a_claim_has_its_formula_and_in_each_column_mark_mean_p_seeds_and_what_t
     )
     assert lines[place + 1].strip() == "global − distilled > 0"
     said = [" ".join(line.split()) for line in lines[place + 2 : place + 10]]
-    assert said[0] == "✓ shown le = 5, α = 0.5 +3.4 ± 0.0 0 3/3 +3.4 ✓"
+    assert said[0] == "✓ shown le = 5, α = 0.5 +3.4 ± 0.0 ± 0.0 0 3/3 +3.4 ✓"
     assert len([line for line in said if line.startswith("✓ shown")]) == 4
     stricter = [line.rstrip() for line in lines].index("  global − distilled > 3")
     assert any("contradicted" in line and "+2.7 ✗" in line for line in lines[stricter:])
@@ -132,7 +133,7 @@ def test_a_claim_names_its_column_even_where_a_single_one_is_shown(measured: Mea
 def test_the_chosen_round_is_printed_where_its_mark_is_another(measured: MeasuredTable) -> None:
     lines = printed(full_report(measured, 80), 80)
     other = [line.split() for line in lines if line.strip().startswith(("‼", "✗")) and "chosen round" in line]
-    assert "✗ not shown chosen round +0.0 ± 0.0 1.00 0/3" in [" ".join(words) for words in other]
+    assert "✗ not shown chosen round +0.0 ± 0.0 ± 0.0 1.00 0/3" in [" ".join(words) for words in other]
 
 
 @pytest.mark.parametrize("name", ["000", "004"])
@@ -143,7 +144,7 @@ def test_at_80_columns_no_line_of_a_claim_is_cut_or_broken(name: str) -> None:
     marked = [line for line in lines if line.strip()[:1] in ("✓", "✗", "‼")]
     assert marked
     assert all("/3 " in f"{line} " for line in marked)
-    head = next(line for line in lines if line.split() == ["here", "p", "seeds", "paper"])
+    head = next(line for line in lines if line.split() == ["here", "90", "%", "p", "seeds", "paper"])
     assert {line.index("/3") + 2 for line in marked} == {head.index("seeds") + len("seeds")}
 
 
@@ -169,8 +170,46 @@ def test_with_two_seeds_nothing_is_judged_and_the_numbers_are_still_shown(measur
     lines = printed(full_report(dataclasses.replace(measured, judgements=judged), 150), 150)
     text = " ".join(" ".join(lines).split())
     assert f"last round: 0 of {len(judged)} claims judged: {len(judged)} not judged" in text
-    assert "? not judged le = 5, α = 0.5 +3.4 ± 0.0 2/2 +3.4 ✓" in text
+    assert "? not judged le = 5, α = 0.5 +3.4 ± 0.0 ± 0.0 2/2 +3.4 ✓" in text
+    assert "2 of at least 3 seeds" in text
     assert as_json(dataclasses.replace(measured, judgements=judged))["judged"]["last"]["judged"] == 0
+
+
+@pytest.mark.parametrize("spread", [17.0, 0.1])
+def test_power_and_chance_stand_beside_the_verdict_wherever_it_is_written(
+    measured: MeasuredTable, spread: float
+) -> None:
+    """Local epochs "do not affect the global model greatly": within 2 points, which ± 17 could not show."""
+
+    def find(_table: str, row: str, _column: str) -> Number:
+        varies = spread if row == "global" else 0.0
+        return {seed: 50.0 + (seed - 1) * varies * (1 if "le5" in _column else 2) for seed in range(3)}
+
+    def poor(_table: str, row: str, _column: str) -> list[Accuracies | None]:
+        return [Accuracies([0.1, 0.1, 0.1] if row != "global" else [0.5, 0.6, 0.7], 0.1)]
+
+    judged = judge_all(
+        measured.paper,
+        "table2",
+        last=find,
+        chosen=lambda *_: {},
+        printed=find_printed(measured.paper),
+        accuracies={"last": poor},
+    )
+    known = dataclasses.replace(measured, judgements=judged)
+    content = as_json(known)
+    found = next(claim for claim in content["claims"] if "Local epochs do not affect" in claim["text"])
+    width = 2.9200 * spread / math.sqrt(3)
+    assert found["last"]["comparison"]["half_width"] == pytest.approx(width, rel=1e-4)
+    assert (found["last"]["mark"], found["last"]["powerless"]) == (
+        ("not shown", True) if spread > 1 else ("shown", False)
+    )
+    texts = [markdown(known, "polyfed reproduce", None), "\n".join(printed(full_report(known, 80), 80))]
+    why = f"no power: these seeds can show ± {width:.1f} at best"
+    assert all((why in text) is (spread > 1) for text in texts)
+    assert all("both within noise of chance (10 %)" in text for text in texts)  # of the other rows
+    assert content["judged"]["last"]["without power"] == sum(each.last.powerless for each in judged)
+    assert all(("without power" in text) is (spread > 1) for text in texts)
 
 
 def _of_two_seeds(measured: MeasuredTable) -> FindNumber:
@@ -201,12 +240,13 @@ def test_markdown_has_both_tables_the_claims_and_the_command(measured: MeasuredT
     assert "| Global | 68.34 → **70.3 ± 1.0** |" in text
     assert "| Global | 68.34 → **38.3 ± 0.0** |" in text
     assert (
-        "| global − distilled > 0 | le = 5, α = 0.5 | ✓ shown | +3.4 ± 0.0 | 0 | 3/3 | +3.4 holds |" in text
+        "| global − distilled > 0 | le = 5, α = 0.5 | ✓ shown | +3.4 ± 0.0 | ± 0.0 | 0 | 3/3 | +3.4 holds |"
+        in text
     )
     assert "![measured values beside the paper's](table2.png)" in text
     assert "Repeat it: `polyfed reproduce 000/table2`" in text
     tables = [line for line in text.splitlines() if line.startswith("|")]
-    assert {line.count("|") for line in tables} == {6, 10}
+    assert {line.count("|") for line in tables} == {6, 11}
 
 
 def test_figures_are_drawn(measured: MeasuredTable, tmp_path: Path) -> None:

@@ -214,6 +214,13 @@ class Claim(PaperSection):
         return self.order is not None and self.margin == 0
 
     @property
+    def allows(self) -> float | None:
+        """How far off a difference may be: of `within`, or of a margin below 0; None where one has to be found."""
+        if self.within is not None:
+            return self.within
+        return -self.margin if self.margin < 0 else None
+
+    @property
     def interval(self) -> tuple[float, float]:
         """What the difference, ratio or number has to lie between, if the claim is true."""
         if self.within is not None:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from polyfed import models
+from polyfed.experiments.papers.chance import AREA, Accuracies, accuracy_behind, rows_behind
 from polyfed.experiments.papers.claims import Judgement
 from polyfed.experiments.papers.numbers import Bounded, Number, difference, is_exact, ratio, scaled
 from polyfed.experiments.papers.paper import Paper, PaperTable, RoundChoice, TableColumn, TableRow, Unit
@@ -30,7 +31,6 @@ FACTORS: dict[Unit, float] = {
 }
 
 _TO_TARGET = re.compile(r"(?P<what>rounds|bytes)_to\.(?P<target>0\.\d+|1)\.(?P<measure>.+)")
-_AREA = "area."  # before a measure: its mean over the whole run
 
 
 class RunKey(NamedTuple):
@@ -46,6 +46,7 @@ class Evaluations:
 
     chosen: one round for all clients, or each client's own.
     sent: bytes by measure, of the whole run: they are reported at the last round alone.
+    classes: how many the clients' data have; None if the run does not say.
     """
 
     def __init__(
@@ -53,9 +54,11 @@ class Evaluations:
         lines: Iterable[Mapping[str, Any]],
         chosen: RoundChoice = "round",
         sent: Mapping[str, float] = MappingProxyType({}),
+        classes: int | None = None,
     ) -> None:
         self.lines = list(lines)
         self.sent = sent
+        self.classes = classes
         evaluated = [line for line in self.lines if "summary" in line]
         self._at: dict[ReportedRound, Mapping[str, Any] | None] = {
             "last": evaluated[-1] if evaluated else None,
@@ -65,7 +68,7 @@ class Evaluations:
     @classmethod
     def of(cls, run: Path, chosen: RoundChoice = "round") -> Evaluations:
         record = RunRecord(run)
-        return cls(record.history, chosen, sent_in(record.summary))
+        return cls(record.history, chosen, sent_in(record.summary), record.class_count)
 
     def value(self, measure: str, at: ReportedRound) -> float | None:
         """A measure at one of the two rounds. What is measured only before the first round is the same at both.
@@ -77,8 +80,8 @@ class Evaluations:
         wanted = _TO_TARGET.fullmatch(measure)
         if wanted is not None:
             return self._to_target(wanted) if at == "last" else None
-        if measure.startswith(_AREA):
-            return mean_along(self.curve(measure.removeprefix(_AREA))) if at == "last" else None
+        if measure.startswith(AREA):
+            return mean_along(self.curve(measure.removeprefix(AREA))) if at == "last" else None
         line = self._at[at]
         if line is None:
             return None
@@ -86,6 +89,11 @@ class Evaluations:
         if found is None and self.lines[0]["round"] == 0:
             return look_up(self.lines[0], measure)
         return found
+
+    def test_rows(self, measure: str, at: ReportedRound) -> int | None:
+        """How many test rows an accuracy is over; None if the run does not say."""
+        line = self._at[at]
+        return None if line is None else rows_behind(line, measure)
 
     def _to_target(self, wanted: re.Match[str]) -> float | None:
         """Rounds or bytes until an accuracy was reached; if it never was, more than all of the run's."""
@@ -155,6 +163,30 @@ def read_cell(paper: Paper, table: str, row: TableRow, column: TableColumn, runs
         values = {seed: found.value(measure, which) for seed, found in _by_seed(row, column, runs).items()}
         both.append({seed: scaled(factor, value) for seed, value in values.items() if value is not None})
     return Cell(*both)
+
+
+def read_accuracies(
+    paper: Paper, table: str, row: TableRow, column: TableColumn, runs: Runs, which: ReportedRound
+) -> list[Accuracies | None]:
+    """The accuracies of the models behind a cell, over seeds, for each run that it is made of; None if not known."""
+    if row.made_of:
+        found: list[Accuracies | None] = []
+        for part in parts_of(row, table):
+            given = paper.tables[part.table]
+            found += read_accuracies(
+                paper, part.table, given.row(part.row), given.column(column.key), runs, which
+            )
+        return found
+    accuracy = accuracy_behind(row.measure or column.measure or "") if row.run else None
+    if accuracy is None:
+        return [None]
+    behind = _by_seed(row, column, runs).values()
+    values = [value for run in behind if (value := run.value(accuracy, which)) is not None]
+    classes = [run.classes for run in behind if run.classes]
+    if not values or not classes:
+        return [None]
+    rows = [number for run in behind if (number := run.test_rows(accuracy, which)) is not None]
+    return [Accuracies(values, 1 / min(classes), min(rows, default=None))]
 
 
 def _read_part(paper: Paper, table: str, row: str, column: str, runs: Runs) -> Cell:

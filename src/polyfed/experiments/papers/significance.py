@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from polyfed.experiments.papers.numbers import high_of, low_of
+from polyfed.experiments.papers.numbers import Bounded, high_of, low_of
 from polyfed.runs.metrics import mean_and_spread
 
 LEVEL = 0.05
@@ -31,6 +31,20 @@ def p_outside(numbers: Sequence[float], interval: Interval) -> float:
     """The p of "the mean is outside the interval", on the side where it is the smaller."""
     low, high = interval
     return min(_p_above(_minus_highs(numbers), -low), _p_above(_lows(numbers), high))
+
+
+def half_width(numbers: Sequence[float]) -> float | None:
+    """Half of the 90 % confidence interval of the mean: t(0.95, n − 1) · deviation / √n.
+
+    What the tests can resolve: a mean is shown to be inside a band if it is this far from both ends. So a band of ± 3
+    cannot be shown with 3 or more, whatever the mean. None for a single number, or where one has open ends.
+    """
+    _, spread = mean_and_spread(numbers)
+    if spread is None or any(isinstance(number, Bounded) for number in numbers):
+        return None
+    from scipy.special import stdtrit  # noqa: PLC0415
+
+    return float(stdtrit(len(numbers) - 1, 1 - LEVEL)) * spread / math.sqrt(len(numbers))
 
 
 def _lows(numbers: Sequence[float]) -> list[float]:

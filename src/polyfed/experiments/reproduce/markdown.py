@@ -73,19 +73,20 @@ def _claims(measured: MeasuredTable) -> str:
             lines.append(
                 [*said, line.where, *_verdict(line.last), f"{line.paper}{holds}", _at_chosen(line.chosen)]
             )
-    head = ["claim", "is", "where", "mark", "here", "p", "seeds", "paper", "at the chosen round"]
+    head = ["claim", "is", "where", "mark", "here", "90 %", "p", "seeds", "paper", "at the chosen round"]
     return _table(head, lines)
 
 
 def _verdict(verdict: VerdictTexts) -> list[str]:
-    return [f"{SIGNS[verdict.mark]} {verdict.mark}", verdict.here, verdict.p, verdict.seeds]
+    mark = f"{SIGNS[verdict.mark]} {verdict.mark}" + (f": {verdict.why}" if verdict.why else "")
+    return [mark, verdict.here, verdict.resolved, verdict.p, verdict.seeds]
 
 
 def _at_chosen(verdict: VerdictTexts | None) -> str:
     if verdict is None:
         return ""
     p = f"p {verdict.p}" if verdict.p else ""
-    return ", ".join(part for part in (verdict.mark, verdict.here, p) if part)
+    return ", ".join(part for part in (verdict.mark, verdict.here, p, verdict.why) if part)
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

@@ -12,7 +12,16 @@ from typing import Any
 import polyfed
 from polyfed import disk
 from polyfed.experiments.jobs import finished_record
-from polyfed.experiments.papers.claims import JUDGED, FindNumber, Verdict, judge_all, tally, what_of
+from polyfed.experiments.papers.chance import Accuracies
+from polyfed.experiments.papers.claims import (
+    JUDGED,
+    FindAccuracies,
+    FindNumber,
+    Verdict,
+    judge_all,
+    tally,
+    what_of,
+)
 from polyfed.experiments.papers.numbers import Bounded, Number, values_of
 from polyfed.experiments.papers.paper import (
     CurvesFigure,
@@ -31,6 +40,7 @@ from polyfed.experiments.papers.results import (
     RunKey,
     Runs,
     mean_curve,
+    read_accuracies,
     read_cell,
     read_curves,
     read_printed,
@@ -92,6 +102,7 @@ def measure(plan: ReproductionPlan) -> MeasuredTable:
         last=_find_measured(plan.paper, runs, "last"),
         chosen=_find_measured(plan.paper, runs, "chosen"),
         printed=find_printed(plan.paper),
+        accuracies={which: _find_accuracies(plan.paper, runs, which) for which in REPORTED_ROUNDS},
     )
     return MeasuredTable(
         plan.paper, plan.key, plan.scale, plan.seeds, plan.rows, plan.columns, cells, judgements
@@ -102,6 +113,14 @@ def _find_measured(paper: Paper, runs: Runs, which: ReportedRound) -> FindNumber
     def find(table: str, row: str, column: str) -> Number:
         given = paper.tables[table]
         return read_cell(paper, table, given.row(row), given.column(column), runs).at(which)
+
+    return find
+
+
+def _find_accuracies(paper: Paper, runs: Runs, which: ReportedRound) -> FindAccuracies:
+    def find(table: str, row: str, column: str) -> list[Accuracies | None]:
+        given = paper.tables[table]
+        return read_accuracies(paper, table, given.row(row), given.column(column), runs, which)
 
     return find
 
@@ -264,6 +283,7 @@ def _tally(verdicts: Sequence[Verdict]) -> dict[str, int]:
     return {
         "judged": sum(marks[mark] for mark in JUDGED),
         "tested": sum(verdict.is_tested for verdict in verdicts),
+        "without power": sum(verdict.powerless for verdict in verdicts),
         **{str(mark): count for mark, count in marks.items()},
     }
 

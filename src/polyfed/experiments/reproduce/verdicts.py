@@ -35,16 +35,20 @@ STYLES: dict[Mark, str] = {
 }
 RULE = (
     f"A claim is judged seed by seed, by a one-sided paired t-test at level {LEVEL}: shown if the difference (or ratio,"
-    " or number) is beyond the claim's margin by the test, for a band inside both its ends; contradicted if the"
-    " opposite is; otherwise not shown, which is not the same as refuted. With fewer than"
-    f" {LEAST_SEEDS} seeds it is not judged. Each claim is tested by itself: of many, some are shown by chance."
-    " Here: mean ± spread over seeds. p: of the test that decides, which for contradicted is that of the opposite."
+    " or number) is beyond the claim's margin by the test; for a band (within 3 points) inside both its ends by two"
+    " such tests, which is a test of equivalence; contradicted if the opposite is; otherwise not shown, which is not"
+    f" the same as refuted. It is not judged with fewer than {LEAST_SEEDS} seeds, nor where all the models that it is"
+    " about are within noise of chance (1 / classes, by the spread over seeds and the number of test rows)."
+    " Each claim is tested by itself: of many, some are shown by chance."
+    " Here: mean ± spread over seeds. 90 %: half the width of the mean's 90 % interval, the smallest difference that so"
+    " many seeds with this spread can show; where it is not below what a claim allows, there is no power to show it."
+    " p: of the test that decides, which for contradicted is that of the opposite."
     " Seeds: in how many the claim is true, of how many. Paper: its own number, and whether the claim holds in it."
     " The chosen round is judged too, and named where its mark is another."
 )
 EXACTLY = "What was counted, and not measured by runs, needs no test: it is compared exactly."
-HEAD = ("", "", "here", "p", "seeds", "paper")
-HEAD_OF_COUNTED = ("", "", "here", "", "", "paper")
+HEAD = ("", "", "here", "90 %", "p", "seeds", "paper")
+HEAD_OF_COUNTED = ("", "", "here", "", "", "", "paper")
 WHERE = 1  # the place of the table's column in a line
 
 
@@ -53,9 +57,13 @@ class VerdictTexts(NamedTuple):
 
     mark: Mark
     here: str = ""
+    resolved: str = ""
+    """Half of the 90 % interval: what the seeds can tell apart."""
     p: str = ""
     seeds: str = ""
     """In how many it is true, of how many."""
+    why: str = ""
+    """Why it was not judged, or could not be shown."""
 
 
 class ClaimLine(NamedTuple):
@@ -126,13 +134,17 @@ def _verdict_texts(verdict: Verdict, unit: Unit, *, sign: bool) -> VerdictTexts:
     p = ""
     if found.p is not None and found.p_opposite is not None:
         p = format_p(found.p_opposite if verdict.mark == "contradicted" else found.p)
+    resolved = "" if found.half_width is None else f"± {format_number(found.half_width, unit)}"
+    powerless = f"no power: these seeds can show {resolved} at best" if verdict.powerless else ""
     return VerdictTexts(
         verdict.mark,
         f"{found.bound} {format_number(found.mean, unit, sign=sign)}"
         if found.bound
         else format_mean(found.mean, found.spread, unit, sign=sign),
+        resolved,
         p,
         f"{found.held}/{found.seeds}" if found.seeds else "",
+        verdict.why or powerless,
     )
 
 
@@ -164,7 +176,13 @@ def tally_lines(measured: MeasuredTable) -> list[str]:
 def _tally_text(verdicts: Sequence[Verdict]) -> str:
     marks = tally(verdicts)
     judged, tested = sum(marks[mark] for mark in JUDGED), sum(verdict.is_tested for verdict in verdicts)
-    found = ", ".join(f"{marks[mark]} {mark}" for mark in SIGNS if marks[mark])
+    powerless = sum(verdict.powerless for verdict in verdicts)
+    found = ", ".join(
+        f"{marks[mark]} {mark}"
+        + (f" ({powerless} without power)" if mark == "not shown" and powerless else "")
+        for mark in SIGNS
+        if marks[mark]
+    )
     chance = (
         f" (level {LEVEL}: if none were true, up to {LEVEL * tested:.2g} of {tested} would be shown by chance)"
         if tested
@@ -183,8 +201,8 @@ def claims_list(measured: MeasuredTable, width: int) -> Group:
         *(Text(line) for line in tally_lines(measured)),
     ]
     claims = claims_by_text(measured)
-    rows = [[_claim_rows(line) for line in claim.lines] for claim in claims]
-    flat = [row for lines in rows for both in lines for row in both]
+    rows = [[row for line in claim.lines for row in _claim_rows(line)] for claim in claims]
+    flat = [cells for lines in rows for cells, _ in lines]
     head = HEAD if measured.is_run else HEAD_OF_COUNTED
     widths = [max(map(len, cells)) for cells in zip(head, *flat, strict=True)]
     widths[WHERE] = min(widths[WHERE], max(12, width - 2 - sum(widths) - 2 * len(widths) + widths[WHERE]))
@@ -192,21 +210,25 @@ def claims_list(measured: MeasuredTable, width: int) -> Group:
     for (text, said, _), lines in zip(claims, rows, strict=True):
         parts.append(Text(f"\n{text}", style="bold"))
         parts.append(Padding(Text(said, style="dim"), (0, 0, 0, 2)))
-        parts.append(_claim_grid([row for both in lines for row in both], widths))
+        for why, alike in groupby(lines, key=lambda row: row[1]):
+            parts.append(_claim_grid([cells for cells, _ in alike], widths))
+            if why:
+                parts.append(Padding(Text(why, style="dim"), (0, 0, 0, 4)))
     return Group(*parts)
 
 
-def _claim_rows(line: ClaimLine) -> list[Sequence[str]]:
-    """A line for the last round, and one for the chosen round if its mark is another."""
+def _claim_rows(line: ClaimLine) -> list[tuple[Sequence[str], str]]:
+    """A line for the last round, and one for the chosen round if its mark is another; each with its reason."""
     paper = f"{line.paper} {'✓' if line.holds else '✗'}" if line.paper else ""
-    rows = [(*_verdict_cells(line.last, line.where), paper)]
+    rows = [(_verdict_cells(line.last, line.where, paper), line.last.why)]
     if line.chosen is not None:
-        rows.append((*_verdict_cells(line.chosen, "chosen round"), ""))
+        rows.append((_verdict_cells(line.chosen, "chosen round", ""), line.chosen.why))
     return list(rows)
 
 
-def _verdict_cells(verdict: VerdictTexts, where: str) -> tuple[str, str, str, str, str]:
-    return f"{SIGNS[verdict.mark]} {verdict.mark}", where, verdict.here, verdict.p, verdict.seeds
+def _verdict_cells(verdict: VerdictTexts, where: str, paper: str) -> Sequence[str]:
+    mark = f"{SIGNS[verdict.mark]} {verdict.mark}"
+    return mark, where, verdict.here, verdict.resolved, verdict.p, verdict.seeds, paper
 
 
 def _claim_grid(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> Padding:
