@@ -319,7 +319,7 @@ class Boastful(_Round):
     ("method", "complaint"),
     [
         (Forgetful, "holds state"),
-        (Dicing, "the pool gives another"),
+        (Dicing, "the pool does not give the same (models|states|server state) as the inline engine"),
         (Idle, "chance"),
         (Boastful, "never sends"),
     ],

@@ -26,7 +26,7 @@ from polyfed.engines import Host, Inline, Pool
 from polyfed.errors import MethodError, UserError
 from polyfed.federation.engine import Engine
 from polyfed.federation.message import decode, encode
-from polyfed.federation.method import Method, Need, Step
+from polyfed.federation.method import Method, Need, Step, check_class
 from polyfed.federation.nodes import Client
 from polyfed.federation.shelf import OWNER
 from polyfed.learn import Training
@@ -60,7 +60,9 @@ def check_method(method: type[Method], *, config: Mapping[str, Any] | None = Non
 
     What cannot be tried at all, such as settings that the method does not have, is a `UserError`.
     """
-    _check_class(method)
+    check_class(method, "check_method")
+    if method.round is Method.round:
+        raise MethodError(f"{method.__name__} has no round: write round(self, t, fleet, server)")
     with tempfile.TemporaryDirectory() as folder:
         trial = Trial(method, settings, config or {}, Path(folder))
         reference = trial.run("inline", Inline())
@@ -152,7 +154,10 @@ class Trial:
 
     def same(self, one: Path, other: Path, what: str) -> None:
         for name, content in result_of(one).items():
-            _must(content == result_of(other)[name], f"{what} gives another {name} than the inline engine")
+            _must(
+                content == result_of(other)[name],
+                f"{what} does not give the same {name} as the inline engine",
+            )
 
     def learns(self, path: Path) -> None:
         reached = json.loads((path / "summary.json").read_text())["last"]
@@ -240,19 +245,6 @@ class Trial:
         host.restore(run.client_files())
         run.close()
         return host
-
-
-def _check_class(method: Any) -> None:
-    """Refuse what is not the class of a method, or is not whole."""
-    if isinstance(method, Method):
-        kind = type(method).__name__
-        raise MethodError(f"check_method takes the class of a method: pass {kind}, not an object of it")
-    if not (isinstance(method, type) and issubclass(method, Method)):
-        raise MethodError(f"check_method takes the class of a method: {method!r:.80} is none")
-    if not isinstance(getattr(method, "name", None), str):
-        raise MethodError(f'{method.__name__} has no name: write name = "{method.__name__.lower()}" in it')
-    if method.round is Method.round:
-        raise MethodError(f"{method.__name__} has no round: write round(self, t, fleet, server)")
 
 
 def failures_of(path: Path) -> list[dict[str, Any]]:

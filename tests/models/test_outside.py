@@ -194,7 +194,7 @@ def test_a_plug_in_that_does_not_take_the_shape_is_left_out(
     install("tiny", "models_plug_in_shape:tiny", GOOD)
     with caplog.at_level(logging.WARNING):
         assert [row.name for row in table("t*", (20,))] == []
-    assert "cannot be listed: model 'Sequential' cannot take inputs of shape (20,)" in caplog.text
+    assert "cannot be listed: model 'tiny' cannot take inputs of shape (20,)" in caplog.text
 
 
 def test_a_plug_in_named_like_a_built_in_is_not_used(

@@ -252,3 +252,36 @@ def test_an_own_model_with_a_known_models_name_must_be_given_again(tmp_path: Pat
     run.close()
     with pytest.raises(polyfed.UserError, match="'mlp' is a model of your own"):
         polyfed.resume(run.path, workers=1)
+
+
+class Unfit(nn.Module):
+    """Of its parts each is wrong in its own way, and it has a name of its own."""
+
+    name = "unfit"
+
+    def __init__(self, *, lazy: bool = False, pair: bool = False, width: int = 64, flat: bool = True) -> None:
+        super().__init__()
+        self.head, self.pair, self.flat = nn.Linear(width, 10), pair, flat
+        self.unused = nn.LazyLinear(3) if lazy else None
+
+    def forward(self, x: Tensor) -> Any:
+        logits = self.head(x.flatten(1) if self.flat else x.reshape(1, 1, -1))
+        return (logits, logits) if self.pair else logits
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Unfit(lazy=True),
+        lambda: Unfit(pair=True),
+        lambda: Unfit(width=7),
+        lambda: Unfit(flat=False),
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.LazyLinear(10), nn.Unflatten(1, (2, 5))),
+        Unfit(pair=True),
+    ],
+)
+def test_an_error_calls_a_model_what_the_user_called_it(make: Any, tmp_path: Path) -> None:
+    with pytest.raises(polyfed.UserError, match=r"^model 'mine' ") as refused:
+        polyfed.run(BASE, method="local", rounds=1, models={"mine": make}, out=tmp_path / "run")
+    assert not any(word in str(refused.value) for word in ("Unfit", "unfit", "Sequential"))
+    assert not (tmp_path / "run").exists()

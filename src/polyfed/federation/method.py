@@ -308,8 +308,24 @@ def stacks(together: Step) -> Callable[[AnyStep], AnyStep]:
 _registered: dict[str, type[Method]] = {}
 
 
+def check_class(method: Any, taker: str) -> None:
+    """Refuse what is not the class of a method, or has no name.
+
+    taker: the function that was given it.
+    """
+    if isinstance(method, Method):
+        kind = type(method).__name__
+        raise MethodError(f"{taker} takes the class of a method: pass {kind}, not an object of it")
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        raise MethodError(f"{taker} takes the class of a method: {method!r:.80} is none")
+    name = getattr(method, "name", None)
+    if not isinstance(name, str) or not name:
+        raise MethodError(f'{method.__name__} has no name: write name = "{method.__name__.lower()}" in it')
+
+
 def register(method: AnyMethod) -> AnyMethod:
     """Make a method known by its name (a class decorator). Other packages use the entry point `polyfed.methods`."""
+    check_class(method, "register")
     known = _registered.get(method.name)
     # A module that is run again defines the same class again; a built-in method has only one place.
     if known is not None and (known.__qualname__ != method.__qualname__ or _ours(known) != _ours(method)):

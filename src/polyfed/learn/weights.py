@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from polyfed.errors import ModelError
 from polyfed.learn.training import BATCH_NORMS
+from polyfed.models import display_name
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -73,9 +74,8 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, partly: boo
     absent = set() if partly else own.keys() - weights.keys()
     if unknown or absent:
         name = sorted(unknown or absent)[0]
-        raise ModelError(
-            f"weights of another architecture: '{name}' is {'not in' if unknown else 'only in'} {type(model).__name__}"
-        )
+        where = "not in" if unknown else "only in"
+        raise ModelError(f"weights of another architecture: '{name}' is {where} {display_name(model)}")
     with torch.no_grad():
         for name, tensor in weights.items():
             if not isinstance(tensor, Tensor):

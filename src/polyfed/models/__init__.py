@@ -31,7 +31,7 @@ from polyfed.models.naming import check_name, file_name
 from polyfed.models.network import Network, laid_out, memory_format
 from polyfed.models.outside import is_outside
 from polyfed.models.precision import HALF, check_types, fit_types, has_half
-from polyfed.models.probe import in_mode, materialise, output_count
+from polyfed.models.probe import display_name, give_name, in_mode, materialise, output_count
 from polyfed.models.registry import build, is_known, maker_of, names, own_maker, register, seeded
 from polyfed.models.sizes import ListedModel, Size, listed, size, table
 
@@ -49,10 +49,12 @@ __all__ = [
     "build_generator",
     "check_name",
     "check_types",
+    "display_name",
     "feature_count",
     "features_and_logits",
     "file_name",
     "fit_types",
+    "give_name",
     "has_half",
     "in_mode",
     "is_known",

@@ -25,6 +25,7 @@ from polyfed import plug_ins
 from polyfed.errors import ModelError, describe, place_in_users_code
 from polyfed.models.layers import Norm, Shape
 from polyfed.models.naming import check_name
+from polyfed.models.probe import give_name
 
 PLUG_INS = "polyfed.models"  # the entry point group
 REFERENCE = re.compile(
@@ -151,4 +152,5 @@ def _made(name: str, make: Callable[[], Any]) -> nn.Module:
         ) from error
     if not isinstance(model, nn.Module):
         raise ModelError(f"model '{name}' gave a {type(model).__name__}, not an nn.Module")
+    give_name(model, name)
     return model

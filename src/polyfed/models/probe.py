@@ -12,10 +12,17 @@ from torch.nn.parameter import is_lazy
 from polyfed.errors import ModelError
 from polyfed.models.layers import Shape
 
+_GIVEN_NAME = "_polyfed_name"
+
+
+def give_name(model: nn.Module, name: str) -> None:
+    """Let messages call a user's module what the user called it, whatever attributes it has."""
+    vars(model)[_GIVEN_NAME] = name
+
 
 def display_name(model: nn.Module) -> str:
-    """What to call a model in a message: its name, else its class."""
-    name = getattr(model, "name", "")
+    """What to call a model in a message: the name that it was given, else its own, else its class."""
+    name = vars(model).get(_GIVEN_NAME) or getattr(model, "name", "")
     return name if isinstance(name, str) and name else type(model).__name__
 
 

@@ -203,6 +203,7 @@ class Architectures:
             model = copy.deepcopy(maker) if copied else maker()
             if not isinstance(model, nn.Module):
                 raise ModelError(f"model '{architecture}' gave a {type(model).__name__}, not an nn.Module")
+            models.give_name(model, architecture)
             models.materialise(model, self.shape)
         if architecture in self.own:
             model.channels_last = self.own[architecture].channels_last  # type: ignore[assignment]
