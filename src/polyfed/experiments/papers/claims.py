@@ -7,7 +7,8 @@ two finite ends, so it takes two tests: both have to say so (equivalence, TOST).
 0 (non-inferiority). Neither is shown because a difference was not found.
 
 Power is shown beside each verdict: the half width of the 90 % interval, which is what so many seeds with this spread
-can resolve. Where it is not below what a claim allows, the claim could not have been shown, whatever the mean.
+can resolve. Where it is not below what a claim allows, the claim could not be shown even of runs that are on average
+alike.
 
 With fewer than three seeds a claim is *not judged*, and neither is one on models that are all within noise of chance
 (`chance`). It is *not measured* if any of its numbers is missing.
@@ -76,7 +77,7 @@ class Verdict:
     """A claim in one column: its mark, and what it rests on; None if it was not measured.
 
     why: why it was not judged, in words.
-    powerless: it was not shown, and could not have been: the seeds vary too much for what it allows.
+    powerless: it was not shown, and could not have been even without any difference: the seeds vary too much.
     """
 
     mark: Mark

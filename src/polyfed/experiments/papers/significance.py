@@ -37,7 +37,7 @@ def half_width(numbers: Sequence[float]) -> float | None:
     """Half of the 90 % confidence interval of the mean: t(0.95, n − 1) · deviation / √n.
 
     What the tests can resolve: a mean is shown to be inside a band if it is this far from both ends. So a band of ± 3
-    cannot be shown with 3 or more, whatever the mean. None for a single number, or where one has open ends.
+    cannot be shown where this is 3 or more, not even of a mean of 0. None for a single number, or one with open ends.
     """
     _, spread = mean_and_spread(numbers)
     if spread is None or any(isinstance(number, Bounded) for number in numbers):
