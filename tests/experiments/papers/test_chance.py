@@ -46,6 +46,8 @@ def test_above_chance_means_beyond_the_spread_of_seeds_and_the_noise_of_the_rows
         ("wlp", "amp"),
         ("stages.trained.fm", "stages.trained.amp"),
         ("area.fm", "area.amp"),
+        ("falls.wlp", "amp"),
+        ("falls.noted.local-loss", None),
         ("area.server.global", "area.server.global"),
         ("clients.client-0.own", "clients.client-0.own"),
         ("validation", "validation"),

@@ -238,6 +238,16 @@ def test_the_sooner_a_run_is_high_the_larger_its_area() -> None:
     assert fast.value("area.validation", "chosen") is None
 
 
+def test_falls_tell_a_smooth_curve_from_one_that_fluctuates() -> None:
+    # 0.2 → 0.5 → 0.4 → 0.9 → 0.6: falls of 0.1 and 0.3 in four steps
+    rough = Evaluations([START, *(line(n, v, v) for n, v in enumerate((0.2, 0.5, 0.4, 0.9, 0.6), start=1))])
+    assert rough.value("falls.whole.mean", "last") == pytest.approx((0.1 + 0.3) / 4)
+    assert rough.value("falls.whole.mean", "chosen") is None
+    smooth = Evaluations([START, line(1, 0.2), line(2, 0.5), line(3, 0.5)])
+    assert smooth.value("falls.whole.mean", "last") == 0
+    assert Evaluations([line(1, 0.2)]).value("falls.whole.mean", "last") is None
+
+
 def test_curves_of_a_row_are_by_seed_and_their_mean_is_over_common_rounds(fake: Paper) -> None:
     table = fake.tables["main"]
     curves = read_curves(table, table.row("alone"), table.column("even"), RUNS)

@@ -84,7 +84,7 @@ def test_every_claim_holds_on_the_papers_own_numbers_but_for_known_slips(paper: 
                 )
 
 
-SHOWN_IN_FIGURES = ("convergence", "ensembles")
+SHOWN_IN_FIGURES = ("convergence", "smoothness", "ensembles")
 """Tables of what a paper only draws or tells."""
 
 
@@ -513,3 +513,24 @@ def test_004_all_take_as_many_local_steps_and_are_evaluated_as_often() -> None:
             assert theirs.training.optimiser == ours.training.optimiser == "amsgrad"
             assert theirs.training.keep_optimiser
             assert (theirs.training.lr, theirs.training.batch) == (ours.training.lr, ours.training.batch)
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "words", "judged"),
+    [
+        ("001", "smoothness", "more robust than other solutions", 12),
+        ("001", "smoothness", "fluctuation amplitude", 3),
+        ("002", "table3", "without any compromise", 1),
+        ("003", "figure5", "SPATL performs well with 30 and 50 clients", 18),
+        ("003", "figure4-rounds", "70 % accuracy after 110 rounds", 1),
+    ],
+)
+def test_what_a_text_says_beside_its_tables_is_judged(name: str, table: str, words: str, judged: int) -> None:
+    paper = papers.load(name)
+    claims = [claim for claim in paper.tables[table].claims if words in claim.text]
+    assert sum(len(columns_judged(claim, table, paper)) for claim in claims) == judged
+
+
+def test_what_is_not_taken_or_not_judged_is_said() -> None:
+    assert any("3.25" in slip and "3.35" in slip for slip in papers.load("002").slips)
+    assert any("cosine" in reading and "not taken" in reading for reading in papers.load("003").readings)

@@ -3,7 +3,8 @@
 Chance is 1 / classes of the clients' data. A measure is traced to the accuracy of the models behind it: that of a
 fairness variance or of a worst client is their mean accuracy; bytes, rounds and losses have none. Accuracies over seeds
 are above chance if a one-sided t-test over the seeds says so, and their mean is above it by more than the noise of so
-many test rows (1.645 binomial deviations, the same level). What is below chance has not learned either.
+many test rows (1.645 binomial deviations, the same level). What is below chance has not learned either. A bound on a
+single accuracy ("fails to reach 50 %", "as good as chance") is not a comparison of models, and is judged.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from polyfed.experiments.papers.significance import LEVEL, p_inside
 from polyfed.runs.metrics import mean_and_spread
 
 AREA = "area."  # before a measure: its mean over the whole run
+FALLS = "falls."  # before a measure: its mean fall from one evaluation to the next
 
 _NO_ACCURACY = ("rounds_to", "bytes_to", "bytes", "sent", "noted")
 _ABOUT_A_MEAN = {"fm": "amp", "wlp": "amp", "worst": "mean", "best": "mean", "spread": "mean"}
@@ -42,17 +44,19 @@ class Accuracies:
 
 
 def why_not_judged(compared: Sequence[Accuracies | None]) -> str:
-    """Why nothing can be said of these models; empty if one of them is above chance, or if that is not known (None)."""
+    """Why these models cannot be compared; empty if one is above chance, or is not known (None), or is alone."""
     known = [each for each in compared if each is not None]
-    if not known or len(known) < len(compared) or any(each.above_chance for each in known):
+    if len(known) < max(2, len(compared)) or any(each.above_chance for each in known):
         return ""
-    sides = {1: "", 2: "both "}.get(len(known), "all ")
+    sides = "both" if len(known) == 2 else "all"
     levels = " and ".join(f"{100 * chance:.3g} %" for chance in sorted({each.chance for each in known}))
-    return f"{sides}within noise of chance ({levels})"
+    return f"{sides} within noise of chance ({levels})"
 
 
 def accuracy_behind(measure: str) -> str | None:
     """The measure that says how accurate the models behind a measure are; None if it is of something else."""
+    if measure.startswith(FALLS):
+        return accuracy_behind(measure.removeprefix(FALLS))
     if measure.startswith(AREA):
         found = accuracy_behind(measure.removeprefix(AREA))
         return found and f"{AREA}{found}"

@@ -36,14 +36,15 @@ Fragment = dict[str, Any]
 Measure = Annotated[
     str,
     Field(
-        pattern=r"^(area\.|(rounds|bytes)_to\.(0\.\d+|1)\.)?(own|whole|others|amp|fm|wlp|validation|architectures|stages|server|bytes|clients|noted|sent)(\.[\w-]+)*$"
+        pattern=r"^(area\.|falls\.|(rounds|bytes)_to\.(0\.\d+|1)\.)?(own|whole|others|amp|fm|wlp|validation|architectures|stages|server|bytes|clients|noted|sent)(\.[\w-]+)*$"
     ),
 ]
 """Where a number is in a line of a run's history: `whole.mean`, `stages.distilled.whole.mean`, `server.global`,
 `bytes.up` (so far). The first ones are short for what is in its summary. Of a whole run are `sent.client` and
 `sent.round`, the bytes that a client sent in all and in a round, on average, framing left out; and `area.` before a
 measure, its mean over the run (the area under its curve, over the rounds from the first to the last evaluation): the
-higher and the sooner it is high, the larger. So are `rounds_to.0.6.` and `bytes_to.0.6.` before a measure
+higher and the sooner it is high, the larger. `falls.` before a measure is by how much it falls from one evaluation to
+the next, on average, which a smooth rise does not. So are `rounds_to.0.6.` and `bytes_to.0.6.` before a measure
 (`rounds_to.0.6.whole.mean`): the first evaluated round at which it is at least 0.6, and the bytes that had travelled by
 then (training, up and down, all clients). Of a run that never gets there it is known that it takes more than it had."""
 Unit = Literal["percent", "hundredths", "thousandths", "count", "bytes", "number"]

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from polyfed import models
-from polyfed.experiments.papers.chance import AREA, Accuracies, accuracy_behind, rows_behind
+from polyfed.experiments.papers.chance import AREA, FALLS, Accuracies, accuracy_behind, rows_behind
 from polyfed.experiments.papers.claims import Judgement
 from polyfed.experiments.papers.numbers import Bounded, Number, difference, is_exact, ratio, scaled
 from polyfed.experiments.papers.paper import Paper, PaperTable, RoundChoice, TableColumn, TableRow, Unit
@@ -73,15 +73,16 @@ class Evaluations:
     def value(self, measure: str, at: ReportedRound) -> float | None:
         """A measure at one of the two rounds. What is measured only before the first round is the same at both.
 
-        What is of a whole run (`sent`, areas, rounds and bytes to a target) is reported at the last round alone.
+        What is of a whole run (`sent`, areas, falls, rounds and bytes to a target) is reported at the last round alone.
         """
         if measure in self.sent:
             return self.sent[measure] if at == "last" else None
         wanted = _TO_TARGET.fullmatch(measure)
         if wanted is not None:
             return self._to_target(wanted) if at == "last" else None
-        if measure.startswith(AREA):
-            return mean_along(self.curve(measure.removeprefix(AREA))) if at == "last" else None
+        for prefix, along in OF_A_CURVE.items():
+            if measure.startswith(prefix):
+                return along(self.curve(measure.removeprefix(prefix))) if at == "last" else None
         line = self._at[at]
         if line is None:
             return None
@@ -289,8 +290,19 @@ def mean_along(curve: Mapping[int, float]) -> float | None:
     return area / (points[-1][0] - points[0][0])
 
 
+def mean_fall(curve: Mapping[int, float]) -> float | None:
+    """By how much a curve falls from one evaluation to the next, on average; where it rises or stays that is 0."""
+    values = [value for number, value in sorted(curve.items()) if number > 0]
+    falls = [max(0.0, before - after) for before, after in pairwise(values)]
+    return sum(falls) / len(falls) if falls else None
+
+
 def mean_curve(curves: Iterable[Mapping[int, float]]) -> dict[int, tuple[float, float | None]]:
     """Mean and spread over seeds, at every round that all seeds have."""
     given = list(curves)
     rounds = sorted(set.intersection(*(set(curve) for curve in given))) if given else []
     return {number: metrics.mean_and_spread([curve[number] for curve in given]) for number in rounds}
+
+
+OF_A_CURVE = {AREA: mean_along, FALLS: mean_fall}
+"""What a prefix makes of a measure's curve."""
