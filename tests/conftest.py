@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from polyfed.cli import commands as cli
+from polyfed.cli import screen
 from polyfed.engines import Inline
 from polyfed.experiments.jobs import Job
 from polyfed.federation.engine import Engine
@@ -34,10 +35,11 @@ class Said(NamedTuple):
 
 Command = Callable[..., Said]
 
-# Whatever this machine has: no GPU, and output that is no terminal's.
+# Whatever this machine has: no GPU, and output that is no terminal's and as wide as where COLUMNS is not set.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 for variable in ("FORCE_COLOR", "TTY_COMPATIBLE"):
     os.environ.pop(variable, None)
+screen.console.width = screen.PLAIN_WIDTH
 
 torch.set_num_threads(1)  # two test processes on two cores: more threads only wait for each other
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -62,10 +62,29 @@ def common(
     log_to_screen(verbose=verbose)
 
 
+# Typer has its own copy of click, and exports no more than this of its errors.
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+def _explain_usage(error: Any) -> None:
+    """Say what was mistyped in one line; or, where nothing was typed, the help."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return
+    command = error.ctx.command_path if error.ctx else "polyfed"
+    said = in_one_line(error.format_message()).rstrip(".")
+    sys.stderr.write(f"{command}: {said} (see {command} --help)\n")
+
+
 def main() -> None:
     """The command `polyfed`: a user's mistake is one line and exit code 2, never a traceback."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False) or 0)
+    except UsageError as error:
+        _explain_usage(error)
+        sys.exit(2)
+    except typer.Abort:
+        sys.exit(1)
     except UserError as error:
         sys.stderr.write(f"polyfed: {in_one_line(str(error))}\n")
         sys.exit(1 if isinstance(error, Divergence) else 2)

@@ -6,7 +6,7 @@ import math
 from dataclasses import astuple, replace
 from pathlib import Path
 
-from polyfed.cli.screen import console, say
+from polyfed.cli.screen import console, say, tell
 from polyfed.errors import ConfigError
 from polyfed.report.cost_model import CostModel, cost_table
 
@@ -28,11 +28,11 @@ def cost(model: CostModel, figure: Path | None, *, measured: bool) -> None:
             raise ConfigError(f"--figure {figure}: there is no folder {figure.parent}")
     clients = sorted({*OTHERS, model.clients})
     console.print(cost_table([replace(model, clients=number) for number in clients]))
-    say(
+    tell(
         f"predicted speed-up for N = {model.clients}, P = {model.prototypes}, M = {model.ratio:g},"
         f" α = {model.skipping:g}: {model.speed_up():.2f}"
     )
-    say(
+    tell(
         "It counts work by the formulas of appendix B, of all clients and the server together"
         f"{'' if measured else '; nothing was measured'}."
     )
@@ -40,7 +40,7 @@ def cost(model: CostModel, figure: Path | None, *, measured: bool) -> None:
         # Imported only where something is timed: PyTorch takes seconds of every launch.
         from polyfed.experiments.measured_cost import measure  # noqa: PLC0415
 
-        say(measure(model.backward).in_words())
+        tell(measure(model.backward).in_words())
     if figure is not None:
         from polyfed.report.cost_figure import speed_up_figure  # noqa: PLC0415
 

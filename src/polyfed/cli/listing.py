@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from polyfed import data as cached
-from polyfed.cli.screen import console, read_shape, say, show
+from polyfed.cli.screen import console, read_shape, say, show, tell
 from polyfed.data import PARTITIONS
 from polyfed.disk import check_regular
 from polyfed.errors import ConfigError, nearest
@@ -27,13 +27,13 @@ def methods(name: str | None, wishes: Wishes) -> None:
             raise ConfigError(f"{name}, or which methods fit: leave the name or the options out")
         console.print(selection_tables(select(wishes)))
         if wishes.no_public_data:
-            say("where public data need no labels, noise can stand in for them: data.public.source=noise")
-        say("polyfed methods NAME: everything about one, with its settings")
+            tell("where public data need no labels, noise can stand in for them: data.public.source=noise")
+        tell("polyfed methods NAME: everything about one, with its settings")
     elif name is None:
         console.print(methods_table(in_short=console.width >= WIDE))
         if console.width < WIDE:
             console.print(method_summaries())
-        say("polyfed methods NAME: everything about one, with its settings")
+        tell("polyfed methods NAME: everything about one, with its settings")
     else:
         show(method_details(name, console.width))
 
@@ -45,7 +45,7 @@ def models(pattern: str, shape: str, outputs: int, norm: str) -> None:
         raise ConfigError(f"--norm {norm}: use batch or group")
     if set(pattern) & set("*?["):
         console.print(models_table(pattern, size, outputs, norm))  # type: ignore[arg-type]
-        say("polyfed models NAME: everything about one")
+        tell("polyfed models NAME: everything about one")
     else:
         show(model_details(pattern, size, outputs, norm, console.width))  # type: ignore[arg-type]
 
@@ -54,7 +54,7 @@ def data(name: str | None) -> None:
     """The named data sets; or everything about one."""
     if name is None:
         console.print(data_table())
-        say("polyfed data NAME: everything about one")
+        tell("polyfed data NAME: everything about one")
     else:
         show(data_details(name, console.width))
 
@@ -72,7 +72,7 @@ def partition(what: Path | None, overrides: Sequence[str], figure: Path) -> None
     """Who holds what by a run file: a table and a picture. Without one, or for a kind: what can be set."""
     if what is None:
         show(partition_details(list(PARTITIONS), console.width))
-        say("polyfed partition FILE: who holds what, printed and plotted")
+        tell("polyfed partition FILE: who holds what, printed and plotted")
     elif str(what) in PARTITIONS and not what.exists():
         show(partition_details([str(what)], console.width))
     elif not what.suffix and not what.exists():

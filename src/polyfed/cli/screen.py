@@ -7,6 +7,7 @@ that all of it passes: markup of rich is text like any other, and what would ste
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -19,7 +20,8 @@ from rich.text import Text
 
 from polyfed.errors import ConfigError, visible
 
-PLAIN_WIDTH = 150  # of tables where the output is not a terminal
+PLAIN_WIDTH = 150  # of tables where the output is not a terminal, and COLUMNS does not say another
+_BLANKS = re.compile(r" +(?=\n)")
 _ESCAPED = re.compile(r"(\\+)(\[[a-zA-Z#/@][^[]*?\])")
 
 
@@ -36,10 +38,22 @@ class Screen(Console):
         for piece in super().render(renderable, options):
             yield piece if piece.control else Segment(visible(piece.text), piece.style)
 
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        """What is written; in a file lines end with their text, not with the blanks that fill up a table."""
+        text = super()._render_buffer(buffer)
+        return text if self.is_terminal else _BLANKS.sub("", text)
 
-console = Screen()
-if not console.is_terminal:
-    console = Screen(width=PLAIN_WIDTH)
+
+def make_screen() -> Screen:
+    """A screen of standard output: as wide as its terminal; elsewhere as COLUMNS says."""
+    screen = Screen()
+    said = os.environ.get("COLUMNS", "")
+    if screen.is_terminal:
+        return screen
+    return Screen(width=int(said) if said.isascii() and said.isdigit() and int(said) > 0 else PLAIN_WIDTH)
+
+
+console = make_screen()
 
 
 class _Formatter(logging.Formatter):
@@ -63,6 +77,11 @@ def show(page: Text) -> None:
 def say(line: str) -> None:
     """Print a line as it is: not cut, not coloured."""
     console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def tell(sentence: str) -> None:
+    """Print prose: wrapped at words in a terminal, a line elsewhere. Paths and commands are for `say`."""
+    console.print(Text(sentence), soft_wrap=not console.is_terminal, highlight=False)
 
 
 def read_shape(text: str) -> tuple[int, ...]:

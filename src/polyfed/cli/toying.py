@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from polyfed.cli.running import go
-from polyfed.cli.screen import say
+from polyfed.cli.screen import say, tell
 from polyfed.experiments import toy as problem
 from polyfed.federation.method import find
 from polyfed.report.tables import percent
@@ -31,7 +31,7 @@ def toy(wanted: str | None, out: Path, rounds: int) -> None:
     for name, regions in said.items():
         words = ", ".join(f"{who} {percent(region.accuracy)} %" for who, region in regions.items())
         say(f"{name}: {words}")
-    say("right on a grid of true points; a client that knows its two classes alone can reach 67 %")
+    tell("right on a grid of true points; a client that knows its two classes alone can reach 67 %")
     say(f"wrote {_draw(said, method, folder)}; the runs and the points are beside it")
 
 

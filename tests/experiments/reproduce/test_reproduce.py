@@ -348,7 +348,7 @@ def test_what_can_be_reproduced_is_named_in_full_at_80_columns() -> None:
 
 
 MISTAKES: dict[str, tuple[tuple[object, ...], str]] = {
-    "no such paper": (("0000/table2",), "did you mean '000'?"),
+    "no such paper": (("0000/table2",), "there are 000, 001, 002, 003, 004"),
     "no such file": (("nowhere.yaml/table2",), "no file nowhere.yaml"),
     "no such table": (("000/tabel2",), "did you mean 'table2'?"),
     "no such scale": ((MAIN, "--scale", "tinny"), "did you mean 'tiny'?"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from polyfed.errors import ConfigError, nearest
+from polyfed.errors import ConfigError
 from polyfed.experiments.papers.paper import Paper
 from polyfed.experiments.papers.validate import check
 from polyfed.schema import explain
@@ -34,7 +34,10 @@ def load(name: str) -> Paper:
     file: Traversable = Path(name)
     if not name.endswith(ENDING):
         if name not in known():
-            raise ConfigError(f"no paper '{name}', {nearest(name, known())}")
+            papers = ", ".join(known())
+            raise ConfigError(
+                f"no paper '{name}': there are {papers}; for a file of your own write mine.yaml"
+            )
         file = files("polyfed.experiments.papers") / f"{name}{ENDING}"
     content = read_yaml(file, f"no file {name}; papers that come with polyfed: {', '.join(known())}")
     try:

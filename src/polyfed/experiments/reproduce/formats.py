@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from polyfed.experiments.papers.numbers import Bounded, Number, sign_of, values_of
 from polyfed.experiments.papers.paper import Unit
 from polyfed.report.tables import amount
@@ -48,6 +50,18 @@ def format_over_seeds(number: Number, unit: Unit) -> str:
         return format_mean(mean, spread, unit)
     known = sum(not isinstance(value, Bounded) for value in values)
     return f"{bound} {format_number(mean, unit)} ({known} of {len(values)})"
+
+
+def filled(line: str, width: int, first: str, others: str) -> str:
+    """A line in a width, after these indents; words with hyphens stay whole, since keys have them."""
+    return textwrap.fill(
+        line,
+        width - 1,
+        initial_indent=first,
+        subsequent_indent=others,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def plural(number: int, word: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from rich.text import Text
 
 from polyfed.experiments.papers.paper import CurvesFigure, Paper, PaperFigure, PaperTable
 from polyfed.experiments.papers.terms import runs_for
-from polyfed.experiments.reproduce.formats import MISSING, plural
+from polyfed.experiments.reproduce.formats import MISSING, filled, plural
 from polyfed.experiments.reproduce.plan import ReproductionPlan, settings_of, states_of
 
 
@@ -72,12 +71,7 @@ def paper_details(paper: Paper, width: int) -> Group:
 
 def _items(title: str, lines: Iterable[str], width: int) -> list[Text]:
     lead = f"{title}: " if title else "• "
-    return [
-        Text(
-            textwrap.fill(line, width - 1, initial_indent=f"  {lead}", subsequent_indent="    "), style="dim"
-        )
-        for line in lines
-    ]
+    return [Text(filled(line, width, f"  {lead}", "    "), style="dim") for line in lines]
 
 
 def plan_tables(plan: ReproductionPlan) -> Group:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from polyfed.experiments.papers.paper import (
     TableRow,
 )
 from polyfed.experiments.papers.results import MeasuredTable
-from polyfed.experiments.reproduce.formats import MISSING, UNIT_NAMES, format_over_seeds, plural
+from polyfed.experiments.reproduce.formats import MISSING, UNIT_NAMES, filled, format_over_seeds, plural
 from polyfed.experiments.reproduce.verdicts import claims_list, rules
 
 GAP = "  "  # between groups of columns
@@ -152,9 +151,7 @@ def footnotes(measured: MeasuredTable, width: int) -> str:
             f"here: the last round, mean ± spread over seeds; below it {CHOSEN[measured.paper.chosen]}"
         )
     lines += rules(measured)
-    return "\n".join(
-        textwrap.fill(line, width - 1, initial_indent="• ", subsequent_indent="  ") for line in lines
-    )
+    return "\n".join(filled(line, width, "• ", "  ") for line in lines)
 
 
 def notes(measured: MeasuredTable) -> list[str]:
