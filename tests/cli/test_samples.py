@@ -71,12 +71,20 @@ def test_rows_of_a_table_cannot_be_drawn(tmp_path: Path) -> None:
         generated(tmp_path / "run", "client-0")
 
 
-def test_colour_images_and_classes_that_are_never_made_have_their_place(tmp_path: Path) -> None:
+def test_a_sheet_explains_its_numbers_and_has_no_rows_of_classes_that_are_never_made(tmp_path: Path) -> None:
     count = COLUMNS + 2
     classes = torch.tensor([0] * count + [2])
     images = torch.rand(count + 1, 10, 14, 3)
-    found = Generated(images, classes, torch.full((count + 1,), 0.5), ("cat", "$dog$", "bird"))
+    found = Generated(images, classes, torch.full((count + 1,), 0.14), ("cat", "$dog$", "bird"))
+    drawn = sheet(found, "colour", tmp_path / "sheet.svg").read_text()
+    said = ("how many of 13 images the served model takes", "how sure it is, in %", "92 % of images", "14 %")
+    assert all(words in drawn for words in said)
+    assert "never made: $dog$" in drawn.replace("\\", "")
     assert sheet(found, "colour", tmp_path / "sheet.png").stat().st_size > 5000
+    few = Generated(images[:1], classes[:1], torch.ones(1), ("cat",))
+    sheet(few, "one", tmp_path / "few.png")
+    with Image.open(tmp_path / "sheet.png") as wide, Image.open(tmp_path / "few.png") as narrow:
+        assert narrow.width < wide.width and narrow.height < wide.height
 
 
 def test_a_file_that_is_no_figure_is_not_written_over(tmp_path: Path, command: Command) -> None:

@@ -48,6 +48,16 @@ def test_compared_runs_show_accuracy_bytes_and_the_gain_over_local(records: dict
     assert comparison.notes() == []
 
 
+def test_a_legend_has_methods_and_folders_only_where_a_method_has_several_runs(
+    records: dict[str, RunRecord],
+) -> None:
+    local, fedavg = records["local"], records["fedavg"]
+    runs = {"deep/down/a": local, "deep/down/b": fedavg}
+    assert Comparison(runs, {}).by_method() == {"local": local, "fedavg": fedavg}
+    again = Comparison({**runs, "deep/up/b": fedavg}, {}).by_method()
+    assert list(again) == ["local", "fedavg: deep/down/b", "fedavg: deep/up/b"]
+
+
 def test_runs_of_other_data_models_or_seed_have_no_gain_and_that_is_said(
     records: dict[str, RunRecord], tmp_path: Path
 ) -> None:

@@ -208,7 +208,7 @@ def _draw_compared(comparison: Comparison, path: Path, cost: CostQuestion | None
     if cost is not None:
         found = courses(by_setup(comparison.runs), cost.of or "all")
         return communication_figure(found, cost.target, path)
-    return accuracy_curves({name: [record] for name, record in comparison.runs.items()}, path)
+    return accuracy_curves({name: [record] for name, record in comparison.by_method().items()}, path)
 
 
 def _free(path: Path) -> Path:

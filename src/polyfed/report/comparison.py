@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,6 +32,15 @@ class Comparison:
     def lengths(self) -> set[int]:
         """The numbers of rounds that there are."""
         return {record.summary["rounds"] for record in self.runs.values()}
+
+    def by_method(self) -> dict[str, RunRecord]:
+        """The runs by their methods' names, as in a legend; with the folder's where a method has several runs."""
+        methods = {name: str(record.config["method"]["name"]) for name, record in self.runs.items()}
+        often = Counter(methods.values())
+        return {
+            methods[name] if often[methods[name]] == 1 else f"{methods[name]}: {name}": record
+            for name, record in self.runs.items()
+        }
 
     @property
     def measured(self) -> bool:

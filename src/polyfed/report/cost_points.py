@@ -22,8 +22,13 @@ from polyfed.runs.metrics import mean_and_spread, received_per_client, sent_per_
 _BOUND = "#8a8a8a"
 _LONGEST_LABEL = 28
 _MOST_PANELS = 2
-_APART = 0.029  # of the height, between two names
-_BESIDE = 0.22  # decades between a point and its name
+_LINE = 0.18  # inches between two names
+_AROUND = 1.5  # inches of the height for what is above and below the axes
+_LEAST_HEIGHT, _MOST_HEIGHT = 3.6, 9.5  # inches
+_EDGE, _BESIDE = (
+    0.05,
+    0.22,
+)  # decades from the last point of a column to where leaders bend, and on to the names
 _COLUMN = 0.4  # decades: points with smaller gaps have their names below each other
 _MARGIN = 3.0  # per cent of accuracy above and below
 
@@ -60,25 +65,32 @@ def accuracy_against_bytes(variants: Mapping[str, Sequence[RunRecord]], path: Pa
             panels.setdefault(", ".join(runs[0].config["models"]["names"]), {})[name] = runs
     if len(panels) > _MOST_PANELS:
         panels = {"": {name: runs for panel in panels.values() for name, runs in panel.items()}}
+    elif len(panels) > 1:
+        panels = {
+            title: dict(zip(_without_common_end(list(panel)), panel.values(), strict=True))
+            for title, panel in panels.items()
+        }
     points = {
         title: [point for name, runs in panel.items() for point in _points(name, runs)]
         for title, panel in panels.items()
     }
     if not any(not point.bound for panel in points.values() for point in panel):
         raise ValueError("no run has an accuracy on the whole test set and bytes to draw")
-    figure = Figure(figsize=(1.0 + 5.2 * len(points), 6.2), layout="constrained")
+    height = _height(max(map(len, points.values())))
+    figure = Figure(figsize=(1.0 + 5.2 * len(points), height), layout="constrained")
     FigureCanvasAgg(figure)
     figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)  # type: ignore[union-attr, call-arg]
     all_axes = np.ravel(figure.subplots(1, len(points), squeeze=False, sharey=True, sharex=True))
     drawn = [point for panel in points.values() for point in panel]
-    levels = [point.accuracy for point in drawn]
-    low, high = min(levels) - _MARGIN, max(levels) + _MARGIN
+    low = min(point.accuracy - point.spread for point in drawn) - _MARGIN
+    high = max(point.accuracy + point.spread for point in drawn) + _MARGIN
+    apart = _LINE / (height - _AROUND) * (high - low)
     _scale_bytes(all_axes[0], [point.size for point in drawn if not point.bound])
     for axes, (title, panel) in zip(all_axes, points.items(), strict=True):
-        _draw_panel(axes, panel, low, high)
+        _draw_panel(axes, panel, low, high, apart)
         axes.set_title(f"clients' models: {title}" if title else "", fontsize=9.5, color=INK, loc="left")
     all_axes[0].set_ylabel(
-        "accuracy on the whole test set in %; of clients, their mean", fontsize=9, color=INK
+        "accuracy on the whole test set\nin %; of clients, their mean", fontsize=9, color=INK
     )
     handles = {
         text: mark for axes in all_axes for mark, text in zip(*axes.get_legend_handles_labels(), strict=True)
@@ -114,7 +126,7 @@ def _points(name: str, runs: Sequence[RunRecord]) -> list[_Point]:
     return [clients, point(f"{name}: server", own, server=True)]
 
 
-def _draw_panel(axes: Axes, points: Sequence[_Point], low: float, high: float) -> None:
+def _draw_panel(axes: Axes, points: Sequence[_Point], low: float, high: float, apart: float) -> None:
     style_axes(axes)
     axes.set_ylim(low, high)
     axes.set_xlabel("bytes that a client sent and received", fontsize=9, color=INK)
@@ -149,16 +161,31 @@ def _draw_panel(axes: Axes, points: Sequence[_Point], low: float, high: float) -
         axes.axhline(
             point.accuracy, color=_BOUND, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1, label=label
         )
-    _name_points(axes, points, low, high)
+    _name_points(axes, points, low, high, apart)
+
+
+def _height(names: int) -> float:
+    """Inches that so many names in a panel take, most of which may be in one column, near each other."""
+    return min(max(_LEAST_HEIGHT, _AROUND + 1.2 * _LINE * names), _MOST_HEIGHT)
+
+
+def _without_common_end(names: Sequence[str]) -> list[str]:
+    """Names of a panel without the last word (after a hyphen) that all of them have: its title says what it means."""
+    ends = {name.rpartition("-")[2] for name in names if name.rpartition("-")[0]}
+    if len(names) < 2 or len(ends) > 1 or not all(name.rpartition("-")[0] for name in names):
+        return list(names)
+    return [name.rpartition("-")[0] for name in names]
 
 
 def _colour(weights: bool) -> str:
     return COLOURS[0] if weights else COLOURS[1]
 
 
-def _name_points(axes: Axes, points: Sequence[_Point], low: float, high: float) -> None:
-    """Names to the right of points, those of points that are near each other in one column, moved apart."""
-    apart = _APART * (high - low)
+def _name_points(axes: Axes, points: Sequence[_Point], low: float, high: float, apart: float) -> None:
+    """Names to the right of points, those of points that are near each other in one column, moved apart.
+
+    Leaders go straight to the right of the column and bend there: in the order of the names, so that no two cross.
+    """
     columns: list[list[_Point]] = []
     for point in sorted((point for point in points if not point.bound), key=lambda point: point.size):
         if columns and log10(point.size) - log10(columns[-1][-1].size) < _COLUMN:
@@ -166,12 +193,14 @@ def _name_points(axes: Axes, points: Sequence[_Point], low: float, high: float) 
         else:
             columns.append([point])
     for column in columns:
-        at = max(point.size for point in column) * 10**_BESIDE
+        edge = max(point.size for point in column) * 10**_EDGE
+        at = edge * 10**_BESIDE
         ordered = sorted(column, key=lambda point: -point.accuracy)
         places = spaced([point.accuracy for point in ordered], apart, low + apart / 2, high - apart / 2)
         for point, place in zip(ordered, places, strict=True):
             colour = _colour(point.weights)
-            axes.plot([point.size, at], [point.accuracy, place], color=colour, linewidth=0.5, zorder=2)
+            heights = [point.accuracy, point.accuracy, place]
+            axes.plot([point.size, edge, at], heights, color=colour, linewidth=0.5, zorder=2)
             text = axes.text(at * 1.03, place, point.name, fontsize=7.5, color=colour, va="center", zorder=4)
             text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.3, "alpha": 0.8})
     bounds = sorted((point for point in points if point.bound), key=lambda point: -point.accuracy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,36 +17,40 @@ from polyfed.runs.generated import Generated
 COLUMNS = 10
 MOST_CLASSES = 30
 _CELL, _LEFT, _TOP, _BOTTOM, _GAP = 0.72, 1.3, 0.5, 0.15, 0.14  # inches
+_LEAST_WIDTH = 5.6  # inches: the explanation fits
 
 
 def sheet(found: Generated, title: str, path: Path) -> Path:
-    """Draw the first images of each class, and below each how sure the model is of it, in per cent.
+    """Draw the first images of each class that the generator makes, and below each how sure the model is of it.
 
-    A class that the generator never makes has an empty row. Of more than 30 classes the first 30 are shown.
+    Classes that it never makes are named at the end. Of more than 30 classes the first 30 are shown.
     """
-    count = min(len(found.words), MOST_CLASSES)
-    wide, high = _LEFT + COLUMNS * _CELL + 0.15, _TOP + count * (_CELL + 0.12) + _BOTTOM
+    words = labels(found.words[:MOST_CLASSES], 14)
+    rows = {word: (found.classes == place).nonzero().flatten().tolist() for place, word in enumerate(words)}
+    never = [" ".join(word.split()) for word, mine in rows.items() if not mine]
+    rows = {word: mine for word, mine in rows.items() if mine}
+    told = [
+        f"left: how many of {len(found.classes)} images the served model takes for the class",
+        "below an image: how sure it is, in %",
+        *(textwrap.wrap(f"never made: {', '.join(never)}", 80) if never else []),
+    ]
+    top = _TOP + 0.17 * len(told)
+    wide = max(_LEFT + max(map(len, rows.values()), default=0) * _CELL + 0.15, _LEAST_WIDTH)
+    wide = min(wide, _LEFT + COLUMNS * _CELL + 0.15)
+    high = top + len(rows) * (_CELL + 0.12) + _BOTTOM
     figure = Figure(figsize=(wide, high))
     FigureCanvasAgg(figure)
     figure.text(0.15 / wide, 1 - 0.3 / high, plain(title), fontsize=10.5, color=INK)
-    for place, word in enumerate(labels(found.words[:count], 14)):
-        mine = (found.classes == place).nonzero().flatten().tolist()
-        top = high - _TOP - (place + 1) * (_CELL + 0.12)
-        share = 100 * len(mine) / len(found.classes)
-        figure.text(
-            0.15 / wide, (top + 0.45) / high, f"{word}\n{share:.0f} %", fontsize=8, color=INK, va="center"
-        )
+    figure.text(0.15 / wide, 1 - 0.42 / high, "\n".join(told), fontsize=8, color=INK, va="top")
+    for place, (word, mine) in enumerate(rows.items()):
+        bottom = high - top - (place + 1) * (_CELL + 0.12)
+        share = f"{word}\n{100 * len(mine) / len(found.classes):.0f} % of images"
+        figure.text(0.15 / wide, (bottom + 0.45) / high, share, fontsize=8, color=INK, va="center")
         for column, row in enumerate(mine[:COLUMNS]):
-            axes = _image(figure, found.images[row], _LEFT + column * _CELL, top + 0.16)
+            axes = _image(figure, found.images[row], _LEFT + column * _CELL, bottom + 0.16)
+            sure = f"{100 * float(found.confidence[row]):.0f} %"
             axes.text(
-                0.5,
-                -0.03,
-                f"{100 * float(found.confidence[row]):.0f}",
-                transform=axes.transAxes,
-                ha="center",
-                va="top",
-                fontsize=6,
-                color=INK,
+                0.5, -0.03, sure, transform=axes.transAxes, ha="center", va="top", fontsize=6, color=INK
             )
     return save(figure, path)
 
