@@ -65,6 +65,7 @@ WORDS = {
     "too_short": "must have at least {min_length} item",
     "too_long": "must have at most {max_length} items",
     "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} letters",
     "string_pattern_mismatch": "must match {pattern}",
     "missing": "is missing, and has no default",
     "invalid_key": "cannot be a key: a key is text",

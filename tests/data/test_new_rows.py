@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +45,6 @@ def test_tables_that_differ_in_the_names_of_columns_alone_are_told_apart(tmp_pat
     )
     assert (one.features, two.features) == (("a", "b"), ("bb", "a"))
     assert one.fingerprint != two.fingerprint
-
-
-def test_a_form_survives_being_written(form: InputForm) -> None:
-    written = json.loads(json.dumps({**form.as_json(), "another key": 1}))
-    assert InputForm.from_json(written) == form
 
 
 def test_new_rows_are_normalised_exactly_as_training_rows(form: InputForm, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,13 +107,6 @@ def test_equation_6_is_clients_times_fraction_times_rounds_times_two_models(
     measured = course(runs["first"].history, "whole.mean")[-1].bytes
     assert predicted < measured < 1.1 * predicted  # names, shapes and framing come on top
     assert predicted_bytes(runs["dsfl"], rounds=2) is None  # posteriors travel, no model
-
-
-def test_without_an_assignment_nothing_is_predicted(runs: dict[str, RunRecord], tmp_path: Path) -> None:
-    class Old(RunRecord):
-        assignment = None
-
-    assert predicted_bytes(Old(runs["first"].path), rounds=2) is None
 
 
 def test_runs_that_differ_in_their_seeds_alone_are_one_setup(runs: dict[str, RunRecord]) -> None:

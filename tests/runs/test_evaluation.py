@@ -161,7 +161,7 @@ def test_inline_pool_and_a_resumed_run_agree_to_the_bit(make_run: MakeRun, metho
     resumed.go()
     resumed.close()
     assert result_of(part.path) == result_of(whole.path)
-    assert part.summary["last"]["metrics"] == whole.summary["last"]["metrics"]
+    assert resumed.summary["last"]["metrics"] == whole.summary["last"]["metrics"]
 
 
 def test_the_servers_model_has_metrics_too(make_run: MakeRun) -> None:
@@ -326,7 +326,7 @@ def test_an_earlier_round_in_which_nobody_can_be_scored_is_told_and_the_run_goes
 def test_a_folder_whose_last_round_has_no_result_is_told_so(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As older versions left it."""
+    """As nobody could have been scored, and nobody was told."""
     run = make_run(Shy, settings={"hidden": [3]})
     monkeypatch.setattr(Run, "_look", lambda self: self.evaluation.look(self.server))
     with pytest.raises(RunError, match="has no result: in its last round no client could be scored"):

@@ -37,11 +37,6 @@ def stopped(path: Path, **settings: Any) -> Path:
     return path
 
 
-def change_manifest(path: Path, **changes: Any) -> None:
-    manifest = {**read_manifest(path), **changes}
-    (path / "manifest.json").write_text(json.dumps({**manifest, "digest": seal(manifest)}))
-
-
 @pytest.mark.parametrize("part", ["training", "test"])
 def test_a_run_is_not_resumed_with_other_rows_to_learn_from_or_to_test_on(tmp_path: Path, part: str) -> None:
     data = {"train": rows(1), "test": rows(2, 40)}
@@ -63,28 +58,14 @@ def test_a_run_is_not_resumed_with_another_public_set(tmp_path: Path) -> None:
     assert polyfed.resume(path, data=rows(2), workers=1).finished
 
 
-def test_a_run_that_an_older_polyfed_began_is_resumed(tmp_path: Path) -> None:
-    """Its manifest knows the rows to learn from alone."""
-    data = {"train": rows(1), "test": rows(2, 40)}
-    path = stopped(tmp_path / "run", data=data)
-    change_manifest(path, data=read_manifest(path)["data"].split()[0])
-    with pytest.raises(RunError, match=r"began with \(training\)"):
-        polyfed.resume(path, data={**data, "train": rows(3)}, workers=1)
-    done = polyfed.resume(path, data=data, workers=1)
-    assert len(read_manifest(done.path)["data"].split()) == 3
-
-
 @pytest.mark.parametrize(
     ("there", "here", "words"),
     [
         ("a test=b public=c", "a test=b public=c", ""),
-        ("a", "a test=b public=c", ""),
-        ("a test=b public=c", "a", ""),
-        ("a", "b test=b public=c", "training"),
         ("a test=None public=c", "a test=b public=c", "test"),
         ("a test=b public=c", "x test=y public=z", "training and test and public"),
         ("a test=b", "a test=b public=c", "all"),
-        ("", "a test=b public=c", "training"),
+        ("", "a test=b public=c", "all"),
     ],
 )
 def test_fingerprints_say_which_data_are_others(there: str, here: str, words: str) -> None:
@@ -108,10 +89,6 @@ def test_a_sweep_is_not_gone_on_with_over_other_test_rows(tmp_path: Path) -> Non
     polyfed.sweep(content, {}, data=data, out=tmp_path / "sweep", workers=1)
     with pytest.raises(ConfigError, match="holds another sweep, data is"):
         polyfed.sweep(content, {}, data={**data, "test": rows(3, 40)}, out=tmp_path / "sweep", workers=1)
-    definition = tmp_path / "sweep" / "sweep.json"
-    old = json.loads(definition.read_text())
-    definition.write_text(json.dumps({**old, "data": old["data"].split()[0]}))
-    polyfed.sweep(content, {}, data=data, out=tmp_path / "sweep", workers=1)
 
 
 def test_another_version_of_torch_is_said_in_one_line_and_the_run_goes_on(
@@ -121,7 +98,8 @@ def test_another_version_of_torch_is_said_in_one_line_and_the_run_goes_on(
     with caplog.at_level(logging.WARNING):
         polyfed.prepare(SMALL, out=tmp_path / "other", workers=1).close()
         assert not [line for line in caplog.messages if "torch" in line]
-        change_manifest(path, torch="1.0.0")
+        manifest = {**read_manifest(path), "torch": "1.0.0"}
+        (path / "manifest.json").write_text(json.dumps({**manifest, "digest": seal(manifest)}))
         assert polyfed.resume(path, data=rows(1), workers=1).finished
     (line,) = [line for line in caplog.messages if "torch" in line]
     assert line == (

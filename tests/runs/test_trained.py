@@ -19,7 +19,7 @@ from tests.conftest import Command
 from torch import nn
 
 import polyfed
-from polyfed.errors import CheckpointError, DataError
+from polyfed.errors import DataError
 from polyfed.runs.checkpoint import DESCRIPTION, read_manifest
 from polyfed.runs.trained import TrainedModel
 
@@ -479,25 +479,3 @@ def test_it_is_there_from_the_very_start(small: dict[str, Any], tmp_path: Path) 
     assert "description" in read_manifest(run.path)
     assert json.loads((run.path / DESCRIPTION).read_text())["clients"] is None
     run.close()
-
-
-def test_a_run_of_an_older_version_says_so(command: Command, small: dict[str, Any], tmp_path: Path) -> None:
-    from polyfed.runs.checkpoint import RunDirectory
-
-    done = polyfed.run(small, out=tmp_path / "run", workers=1)
-    (done.path / DESCRIPTION).unlink()
-    directory = RunDirectory(done.path, new=False)
-    directory._write_manifest(
-        {key: directory.manifest[key] for key in directory.manifest if key != "description"}
-    )
-    directory.close()
-    rows = done.federation.dataset.inputs[:3]
-    model = polyfed.load_model(done.path, "client-0")
-    assert model(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
-    with pytest.raises(CheckpointError, match=r"older polyfed, which kept no data\.json"):
-        model.predict(rows)
-    np.savez(tmp_path / "new.npz", x=rows)
-    said = command("predict", "run", "--client", "client-0", "new.npz")
-    assert (said.code, len(said.err.splitlines())) == (2, 1)
-    polyfed.resume(done.path, rounds=4, workers=1)  # writes it
-    assert len(polyfed.load_model(done.path, "client-0").predict(rows)) == 3

@@ -58,6 +58,7 @@ def resume(directory: Path, rounds: int | None, workers: int | None, engine: str
     """Go on with a run, to so many rounds in all; show the result of one that has finished."""
     record = RunRecord(directory)
     if record.finished and rounds in (None, record.summary["rounds"]):
+        record.verify()
         say(f"{directory} has finished already.")
     else:
         go(api.reopen(directory, workers=workers, engine=engine, rounds=rounds))
@@ -67,12 +68,11 @@ def resume(directory: Path, rounds: int | None, workers: int | None, engine: str
 def show(directory: Path, *, clients: bool) -> None:
     """Who trains what in a run, and its result if it has one."""
     record = RunRecord(directory)
-    if record.assignment is None:
-        say(f"{directory} was begun by an older polyfed: it does not say who trains what and why")
-    else:
-        console.print(assignment_table(record.assignment))
-        if clients:
-            console.print(clients_table(record.assignment, record.client_names))
+    if record.finished:
+        record.verify()
+    console.print(assignment_table(record.assignment))
+    if clients:
+        console.print(clients_table(record.assignment, record.client_names))
     if record.finished:
         _show_result(record)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,14 +55,6 @@ class InputForm:
             label=data.label_column,
             image=image,
         )
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> InputForm:
-        """What `as_json` gave, among other keys."""
-        known: dict[str, Any] = {field.name: content[field.name] for field in fields(cls)}
-        for name, value in known.items():
-            known[name] = tuple(value) if isinstance(value, list) else value
-        return cls(**known)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, for a file."""

@@ -46,7 +46,6 @@ from polyfed.runs.config import RUN_NAME, VARIANTS, RunConfig, read_config, read
 from polyfed.runs.folders import RUNS_FOLDER, first_difference
 from polyfed.runs.history import RunRecord
 from polyfed.runs.keys import flatten, merge, outer_first, parse_assignment
-from polyfed.runs.manifest import other_data
 from polyfed.runs.setup import Simulation
 
 logger = logging.getLogger(__name__)
@@ -126,12 +125,7 @@ class SweepPlan:
                 there = flatten(json.loads(folder.read(DEFINITION)))
             except (ValueError, AttributeError, RecursionError):
                 raise ConfigError(f"{file} was truncated or edited: choose another --out") from None
-            here = flatten(self.definition)
-            if not other_data(
-                str(there.get("data")), str(here.get("data"))
-            ):  # an older one says less of the data
-                there["data"] = here.get("data")
-            difference = first_difference(there, here)
+            difference = first_difference(there, flatten(self.definition))
             if difference is not None:
                 raise ConfigError(f"{self.path} holds another sweep, {difference}: choose another --out")
             return

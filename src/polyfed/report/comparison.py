@@ -120,7 +120,7 @@ class Comparison:
 
 
 def compare_runs(paths: Iterable[Path]) -> Comparison:
-    """What these run directories hold, side by side. At least one of them must have finished."""
+    """What these run directories hold, side by side. At least one of them must have finished; none may be damaged."""
     records = {path.resolve(): RunRecord(path) for path in paths}
     named = dict(zip(_told_apart(list(records)), records.values(), strict=True))
     finished = {name: record for name, record in named.items() if record.finished}
@@ -130,6 +130,8 @@ def compare_runs(paths: Iterable[Path]) -> Comparison:
         raise CheckpointError(
             f"{what}: `polyfed resume {first.path}` goes on from round {first.manifest['round']}"
         )
+    for record in finished.values():
+        record.verify()
     return Comparison(finished, {name: record for name, record in named.items() if not record.finished})
 
 

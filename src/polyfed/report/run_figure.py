@@ -34,7 +34,7 @@ def run_figure(record: RunRecord, path: Path | str) -> Path | None:
     lines = _lines(record)
     if not lines:
         return None
-    clients = record.evaluations[-1]["clients"]
+    clients = record.last_evaluation["clients"]
     scored = any(PARTS.keys() & score.keys() for score in clients.values())
     beside = scored and len(clients) <= MOST_CLIENTS
     high = max(3.8, 1.3 + 0.19 * len(clients)) if beside else 3.8

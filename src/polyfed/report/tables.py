@@ -75,9 +75,9 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
     for title, *accuracies in _accuracies(rounds):
         table.add_row(title, *map(percent, accuracies))
     if "amp" in summary["last"]:
-        table.add_row("AMP (all own test rows together)", *(percent(each["amp"]) for each in rounds))
-        table.add_row("WLP (worst client)", *(percent(each["wlp"]) for each in rounds))
-        table.add_row("FM (variance, ×10⁻³)", *(f"{1000 * each['fm']:.2f}" for each in rounds))
+        table.add_row("AMP (all own test rows together)", *(percent(each.get("amp")) for each in rounds))
+        table.add_row("WLP (worst client)", *(percent(each.get("wlp")) for each in rounds))
+        table.add_row("FM (variance, ×10⁻³)", *(f"{1000 * each.get('fm', 0):.2f}" for each in rounds))
     for title, cells in _further_rows(record, REPORTED_ROUNDS if chosen else ("last",)):
         table.add_row(escape(title), *cells)
     if local is not None:
@@ -116,11 +116,11 @@ def _accuracies(rounds: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]
     scored = [part for part in parts if part in rounds[0]]
     for part in scored:
         for what in ("mean", "worst", "best", "spread"):
-            yield f"{parts[part]}, {what}", *(each[part][what] for each in rounds)
+            yield f"{parts[part]}, {what}", *(each.get(part, {}).get(what) for each in rounds)
     if not scored:
         yield "nothing was scored: no test rows (data.test)", *(None for _ in rounds)
         if "validation" in rounds[0]:
-            yield "all validation rows together", *(each["validation"] for each in rounds)
+            yield "all validation rows together", *(each.get("validation") for each in rounds)
 
 
 def _further_rows(record: RunRecord, whens: Sequence[ReportedRound]) -> Iterator[tuple[str, list[str]]]:
@@ -198,7 +198,7 @@ def confusion_table(record: RunRecord) -> Table | None:
         return None
     heading = f"confusion matrix, {title} (rows: classes, columns: answers)"
     table = Table(box=box.SIMPLE_HEAD, title_justify="left", title=heading, min_width=len(heading))
-    words = record.output_words or list(map(str, range(len(counts))))
+    words = record.output_words
     for word in ("", *words[: len(counts)]):
         table.add_column(escape(word), justify="right")
     for word, row in zip(words, counts, strict=False):
@@ -211,7 +211,7 @@ def _named_clients(record: RunRecord) -> list[tuple[str, dict[str, float]]]:
     names = record.client_names
     if names is None or len(names) > MOST_NAMED:
         return []
-    clients = record.evaluations[-1]["clients"]
+    clients = record.last_evaluation["clients"]
     return [
         (name, {part: accuracy(score) for part, score in clients[name].items() if part in ("own", "whole")})
         for name in names

@@ -7,14 +7,13 @@ client is a digit or two, however many there are.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    ValidationError,
     model_validator,
 )
 
@@ -104,14 +103,6 @@ class Assignment(_Part):
         if sum(clients for clients, _ in sizes) != self.count:
             return None
         return sum(clients * size for clients, size in sizes) / self.count
-
-
-def read_assignment(content: Any) -> Assignment | None:
-    """What `assignment.json` holds; None if it is not what a run writes."""
-    try:
-        return Assignment.model_validate(content)
-    except (ValidationError, RecursionError, OverflowError):
-        return None
 
 
 def limits_in_words(budget: Mapping[str, int | None]) -> str:

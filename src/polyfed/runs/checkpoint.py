@@ -62,6 +62,7 @@ from polyfed.runs.remains import (
     remove_all,
     was_killed_before_a_checkpoint,
 )
+from polyfed.runs.states import note, read_state, read_states, server_state
 
 FIXED = {"description": DESCRIPTION, "assignment": ASSIGNMENT}
 """What is written before the first commit and does not change, by its key in the manifest."""
@@ -139,7 +140,7 @@ class RunDirectory:
             self.manifest: dict[str, Any] = {} if new else read_manifest(path)
             check_kinds(self.folder)
             self._config: str | None = None
-            self._fixed: dict[str, str] = {key: self.manifest[key] for key in FIXED if key in self.manifest}
+            self._fixed: dict[str, str] = {key: self.manifest[key] for key in FIXED if not new}
             for part in (self._states, self.models):
                 part.make()
             self.scratch = path / SCRATCH
@@ -196,7 +197,7 @@ class RunDirectory:
         """
         old = self.files.config()
         content = yaml.safe_load(old)
-        if content["rounds"] == rounds:
+        if content.get("rounds") == rounds:
             return
         new = _as_yaml({**content, "rounds": rounds})
         models = self._model_files()
@@ -209,18 +210,16 @@ class RunDirectory:
         self._config = digest(new)
 
     def _model_files(self) -> list[str]:
-        """The files of the result in `models/`. What an older polyfed wrote is not known: it is written over."""
-        if not self.files.finished:
-            return []
-        return [*self.files.clients().get("files", {}), CLIENTS]
+        """The files of the result in `models/`."""
+        return [*self.files.clients()["files"], CLIENTS] if self.files.finished else []
 
     @property
     def concluded(self) -> bool:
         """Whether the result is there and the manifest knows of it: then it is checked."""
-        if self.manifest.get(RESULT) is None or not self.files.finished:
+        if not self.files.finished:
             return False
         self.files.summary()
-        for name in self.files.clients().get("files", {}):
+        for name in self.files.clients()["files"]:
             self.files.model(name)
         return True
 
@@ -253,7 +252,7 @@ class RunDirectory:
         replaced = [self.states[state.owner].file for state in saved if state.owner in self.states]
         for state in saved:
             self.index.append(dataclasses.asdict(state))
-            _note(self.states, state)
+            note(self.states, state)
         data = encode(server_state)
         server_file = f"server.{label}.safetensors"
         if "server" in self.manifest:
@@ -288,16 +287,16 @@ class RunDirectory:
         """Go back to the last commit and give back the server's state."""
         manifest = self.manifest
         self._config = digest(self.files.config())
-        for key in FIXED.keys() & manifest.keys():  # not in runs of older versions
-            getattr(self.files, key)()
+        for key, name in FIXED.items():
+            self.files.from_the_start(name, key)
         self.history.rewind(manifest["history"])
         self.ledger.rewind(manifest["ledger"])
         self.index.rewind(manifest["states"])
         self.states = read_states(self.path)
         for state in self.states.values():
-            self._verified(state)
-        server_file, expected = manifest["server"]
-        data = self._verified(_checked(SavedState("server", server_file, expected), self.path))
+            read_state(self.path, state)
+        server = server_state(self.files)
+        server_file, data = server.file, read_state(self.path, server)
         known = {server_file, *(state.file for state in self.states.values())}
         for name in self._states.names():
             if name not in known and is_a_state(name):
@@ -306,18 +305,6 @@ class RunDirectory:
             return decode(data)
         except MessageError as error:
             raise CheckpointError(f"{server_file}: {error}") from None
-
-    def _verified(self, state: SavedState) -> bytes:
-        path = self._file(state)
-        try:
-            data = disk.read_file(path)
-        except FileNotFoundError:
-            raise CheckpointError(f"{path} is missing: the run cannot be resumed") from None
-        if digest(data) != state.digest:
-            raise CheckpointError(
-                f"{path} was truncated or edited since it was saved: put it back as it was, or run it again"
-            )
-        return data
 
     def _file(self, state: SavedState) -> Path:
         assert state.file is not None, "a deleted state is not among the states"
@@ -362,40 +349,6 @@ def _taken(path: Path) -> str:
             f"{path} holds a run: choose another --out, `polyfed resume {path}`, or delete it by --overwrite"
         )
     return f"{path} is not empty and holds no run: choose another --out"
-
-
-def read_states(path: Path) -> dict[str, SavedState]:
-    """Every owner's last state by `states.jsonl` of a run directory, each in a plain file inside `states/`."""
-    states: dict[str, SavedState] = {}
-    try:
-        for line in read_lines(path / INDEX):
-            state = SavedState(**line)
-            _note(states, state if state.file is None else _checked(state, path))
-    except (TypeError, ValueError, RecursionError):
-        raise CheckpointError(f"{path / INDEX} was edited: it is not a list of states") from None
-    return states
-
-
-def _note(states: dict[str, SavedState], state: SavedState) -> None:
-    if state.file is None:
-        states.pop(state.owner, None)
-    else:
-        states[state.owner] = state
-
-
-def _checked(state: SavedState, path: Path) -> SavedState:
-    """The state, if its file cannot lead out of the run directory: files that were replaced are deleted."""
-    name = state.file
-    try:
-        disk.plain_name(name, path)
-    except CheckpointError:
-        name = None
-    if name is None or not isinstance(state.owner, str):
-        raise CheckpointError(
-            f"{path} was edited: the state of {state.owner!r:.100} is in {state.file!r:.100},"
-            " which is not a file inside states/"
-        )
-    return state
 
 
 def disk_trouble(error: OSError, path: Path) -> RunError:

@@ -66,10 +66,10 @@ def predicted_bytes(record: RunRecord, rounds: int) -> float | None:
 
     That is clients × sampled fraction × rounds × 2 × size of the exchanged model, down and up.
 
-    None where a method exchanges something else than a model, and of runs that an older polyfed began.
+    None where a method exchanges something else than a model.
     """
     assignment = record.assignment
-    if assignment is None or assignment.exchanged_bytes is None:
+    if assignment.exchanged_bytes is None:
         return None
     try:
         cohort = Cohort.model_validate(record.config.get("cohort") or {}).size(assignment.count)

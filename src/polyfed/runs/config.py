@@ -44,7 +44,7 @@ class Section(BaseModel):
 class MethodChoice(Section):
     """`method: fedprox`, or `method: {name: fedprox, mu: 0.1}`."""
 
-    name: str = "fedavg"
+    name: Annotated[str, Field(max_length=100)] = "fedavg"
     settings: dict[str, Any] = {}
 
 

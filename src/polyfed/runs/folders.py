@@ -90,7 +90,7 @@ def _known_models(files: RunFiles) -> set[str] | None:
     """The files that a run wrote into `models/`; None where that cannot be known."""
     try:
         known = files.clients()["files"]
-    except (CheckpointError, KeyError):  # not finished, or of an older polyfed, or damaged
+    except CheckpointError:  # not finished, or damaged
         return None
     return {*known, CLIENTS}
 

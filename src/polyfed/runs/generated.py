@@ -15,8 +15,8 @@ from polyfed.errors import CheckpointError, ConfigError, MessageError
 from polyfed.federation.message import decode
 from polyfed.methods import imitation
 from polyfed.runs import api
-from polyfed.runs.checkpoint import read_states
 from polyfed.runs.config import read_config
+from polyfed.runs.states import read_state, read_states
 from polyfed.runs.trained import form_of
 
 ROWS = 500
@@ -74,12 +74,12 @@ def _kept(run: Path, client: str) -> dict[str, Any]:
     if state is None or state.file is None:
         raise CheckpointError(f"{client} never took part in {run}: it has no generator")
     try:
-        memory = decode((run / "states" / state.file).read_bytes())["memory"]
-    except (OSError, MessageError, KeyError):
-        raise CheckpointError(f"the state of {client} in {run} is missing or was edited") from None
-    if not memory.get("generator"):
+        memory = decode(read_state(run, state))["memory"]
+    except (MessageError, LookupError, TypeError):
+        raise CheckpointError(f"the state of {client} in {run} was edited") from None
+    kept = memory.get("generator") if isinstance(memory, dict) else None
+    if not isinstance(kept, dict) or not isinstance(kept.get("weights"), dict):
         raise CheckpointError(f"{client} has trained no generator in {run} yet: it needs a second round")
-    kept: dict[str, Any] = memory["generator"]
     return kept
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from polyfed.errors import CheckpointError, UserError
 from polyfed.federation.ledger import Entry, entries
 from polyfed.runs.assignment import Assignment
+from polyfed.runs.config import RunConfig
+from polyfed.runs.contents import Description
 from polyfed.runs.failures import FailedStep, failed_steps, failure_lines
-from polyfed.runs.manifest import CONFIG, HISTORY, LEDGER, RunFiles, other_data, read_manifest
+from polyfed.runs.manifest import CONFIG, DESCRIPTION, HISTORY, LEDGER, RunFiles, other_data, read_manifest
+from polyfed.runs.states import verify_states
+from polyfed.schema import explain
 from polyfed.yaml_files import read_yaml
 
 
@@ -25,11 +31,16 @@ class RunRecord:
     def __post_init__(self) -> None:
         read_manifest(self.path)
 
-    def verify(self) -> None:
-        """Read all that a record can be asked for, so that damage is noticed now."""
+    def verify(self, *, states: bool = True) -> None:
+        """Read all that a finished run has, so that damage is noticed now.
+
+        states: also what a resumed run would start from, which may be much more than the result.
+        """
         _ = self.config, self.summary, self.client_names, self.assignment
         for name in (HISTORY, LEDGER):
             self._files.log(name)
+        if states:
+            verify_states(self._files)
 
     @property
     def _files(self) -> RunFiles:
@@ -38,7 +49,11 @@ class RunRecord:
     @cached_property
     def config(self) -> dict[str, Any]:
         self._files.config()
-        return read_yaml(self.path / CONFIG, f"{self.path / CONFIG} is missing")
+        content = read_yaml(self.path / CONFIG, f"{self.path / CONFIG} is missing")
+        try:
+            return RunConfig.model_validate(content).as_file()
+        except ValidationError as error:
+            raise CheckpointError(f"{self.path / CONFIG} was edited: {explain(error, RunConfig)}") from None
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -64,15 +79,16 @@ class RunRecord:
 
     @cached_property
     def client_names(self) -> list[str] | None:
-        """The clients' names; None where they are client-0, client-1 …, or the run does not say it."""
-        names: list[str] | None = self._description.get("clients")
+        """The clients' names; None where they are client-0, client-1 …"""
+        names = self._description.clients
+        if names is not None and len(names) != self.assignment.count:
+            raise CheckpointError(f"{self.path / DESCRIPTION} was edited: it does not name every client")
         return names
 
     @property
-    def output_words(self) -> list[str] | None:
-        """The class that each output stands for; None where the run does not say it."""
-        words: list[str] | None = self._description.get("outputs")
-        return words
+    def output_words(self) -> list[str]:
+        """The class that each output stands for."""
+        return self._description.outputs
 
     @property
     def class_count(self) -> int | None:
@@ -80,13 +96,13 @@ class RunRecord:
         return len(self._description.get("classes") or ()) or None
 
     @cached_property
-    def _description(self) -> Mapping[str, Any]:
-        return self._files.description() if "description" in self.manifest else {}
+    def _description(self) -> Description:
+        return self._files.description()
 
     @cached_property
-    def assignment(self) -> Assignment | None:
-        """Who trains which model and why; None of a run that an older polyfed began."""
-        return self._files.assignment() if "assignment" in self.manifest else None
+    def assignment(self) -> Assignment:
+        """Who trains which model and why."""
+        return self._files.assignment()
 
     @property
     def history(self) -> Iterator[dict[str, Any]]:
@@ -97,6 +113,14 @@ class RunRecord:
     def evaluations(self) -> list[dict[str, Any]]:
         """The history's lines that hold an evaluation."""
         return [line for line in self.history if "summary" in line]
+
+    @property
+    def last_evaluation(self) -> dict[str, Any]:
+        """The history's last line that holds an evaluation: every finished run has one."""
+        found = self.evaluations
+        if not found:
+            raise CheckpointError(f"{self.path / HISTORY} was edited: there is no evaluation in it")
+        return found[-1]
 
     @property
     def preparation(self) -> dict[str, Any]:

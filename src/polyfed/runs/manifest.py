@@ -14,10 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from polyfed.disk import Folder, digest
 from polyfed.errors import CheckpointError
-from polyfed.runs.assignment import Assignment, read_assignment
-from polyfed.runs.summaries import is_summary
+from polyfed.runs.assignment import Assignment
+from polyfed.runs.contents import (
+    Clients,
+    Description,
+    Form,
+    HistoryLine,
+    LedgerLine,
+    Manifest,
+    Summary,
+    read_as,
+)
 
 FORMAT = 2
 MANIFEST = "manifest.json"
@@ -31,9 +42,11 @@ MODELS = "models"
 CLIENTS = "clients.json"
 RESULT = "result"
 
-LARGEST = 1e15  # rounds and seconds of a run: far above any
+LINES: dict[str, type[BaseModel]] = {HISTORY: HistoryLine, LEDGER: LedgerLine}
 
 NOT_JSON = (ValueError, RecursionError)
+
+AS_IT_WAS = "put it back as it was, or run it again"
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -51,12 +64,13 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise CheckpointError(_edited(file, "it is lost with it, run it again")) from None
     manifest = {**content} if isinstance(content, dict) else {}
     if manifest.pop("digest", None) != seal(manifest):
-        raise CheckpointError(_edited(file, "put it back as it was, or run it again"))
+        raise CheckpointError(_edited(file, AS_IT_WAS))
     if manifest.get("format") != FORMAT:
         raise CheckpointError(
             f"{path} was written by another version of polyfed (format {manifest.get('format')!r:.20})"
         )
-    _check_types(manifest, file)
+    if read_as(Manifest, manifest) is None:
+        raise CheckpointError(_edited(file, AS_IT_WAS))
     return manifest
 
 
@@ -65,58 +79,14 @@ def seal(manifest: Mapping[str, Any]) -> str:
     return digest(json.dumps(manifest, sort_keys=True).encode())
 
 
-_KINDS: dict[str, type | tuple[type, ...]] = {
-    "round": int,
-    "prepared": bool,
-    "seconds": (int, float),
-    "torch": str,
-    "data": str,
-    "config": str,
-    "server": list,
-}
-_MAY_BE_MISSING: dict[str, type | tuple[type, ...]] = {
-    "next_config": str,
-    "description": str,
-    "assignment": str,
-    RESULT: (dict, type(None)),
-}
-
-
-def _check_types(manifest: Mapping[str, Any], file: Path) -> None:
-    """Refuse a manifest that is sealed, but not as polyfed would have written it."""
-    right = (
-        all(isinstance(manifest.get(key), kind) for key, kind in _KINDS.items())
-        and all(isinstance(manifest[key], kind) for key, kind in _MAY_BE_MISSING.items() if key in manifest)
-        and all(_is_mark(manifest.get(key)) for key in ("history", "ledger", "states"))
-    )
-    if (
-        not right
-        or not 0 <= manifest["round"] < LARGEST
-        or not 0 <= manifest["seconds"] < LARGEST
-        or len(manifest["server"]) != 2
-    ):
-        raise CheckpointError(_edited(file, "put it back as it was, or run it again"))
-
-
-def _is_mark(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) == 2
-        and isinstance(value[0], int)
-        and value[0] >= 0
-        and isinstance(value[1], str)
-    )
-
-
 def is_finished(path: Path, manifest: Mapping[str, Any] | None = None) -> bool:
     """Whether there is a run with a result.
 
-    One that was killed after its summary, but before the manifest knew of it, is finished by a resume. A manifest of
-    an older polyfed does not know of results: there the summary alone says it.
+    One that was killed after its summary, but before the manifest knew of it, is finished by a resume.
     """
     try:
         known = read_manifest(path) if manifest is None else manifest
-        return Folder(path).has(SUMMARY) and known.get(RESULT, {}) is not None
+        return Folder(path).has(SUMMARY) and known[RESULT] is not None
     except CheckpointError:
         return False
 
@@ -124,14 +94,13 @@ def is_finished(path: Path, manifest: Mapping[str, Any] | None = None) -> bool:
 def other_data(there: str, here: str) -> str:
     """Which of the data are others by these fingerprints: `test`, `test and public` …; nothing if all are the same.
 
-    A fingerprint is that of the training rows, and `test=…` and `public=…`; of an older polyfed, the first alone.
+    A fingerprint is that of the training rows, and `test=…` and `public=…`.
     """
     olds, news = there.split(" "), here.split(" ")
-    names = ["training", *(part.partition("=")[0] for part in news[1:])]
-    parts = list(zip(names, olds, news, strict=False))
-    if len(olds) != len(news) and 1 not in (len(olds), len(news)):
+    if len(olds) != len(news):
         return "all"
-    return " and ".join(name for name, old, new in parts if old != new)
+    names = ["training", *(part.partition("=")[0] for part in news[1:])]
+    return " and ".join(name for name, old, new in zip(names, olds, news, strict=True) if old != new)
 
 
 @dataclass(frozen=True)
@@ -158,70 +127,56 @@ class RunFiles:
             )
         return data
 
-    def description(self) -> dict[str, Any]:
+    def description(self) -> Description:
         """What `data.json` says of the data."""
-        if "description" not in self.manifest:
-            raise CheckpointError(
-                f"{self.path} was begun by an older polyfed, which kept no {DESCRIPTION}: its models cannot be applied"
-                " to new data; run it again"
-            )
-        return self._from_the_start(DESCRIPTION, "description")
+        content = self.from_the_start(DESCRIPTION, "description")
+        return self._read_as(Description, content, DESCRIPTION, AS_IT_WAS)
 
     def assignment(self) -> Assignment:
         """What `assignment.json` says of who trains which model."""
-        if "assignment" not in self.manifest:
-            raise CheckpointError(
-                f"{self.path} was begun by an older polyfed, which kept no {ASSIGNMENT}: run it again to see who trains"
-                " what and why"
-            )
-        found = read_assignment(self._from_the_start(ASSIGNMENT, "assignment"))
-        if found is None:
-            raise CheckpointError(_edited(self.path / ASSIGNMENT, "run it again"))
-        return found
+        content = self.from_the_start(ASSIGNMENT, "assignment")
+        return self._read_as(Assignment, content, ASSIGNMENT, AS_IT_WAS)
 
-    def _from_the_start(self, name: str, key: str) -> dict[str, Any]:
+    def from_the_start(self, name: str, key: str) -> dict[str, Any]:
         """A file that is written before the first commit and does not change."""
         data = self._read(self.folder, name)
-        return self._json(
-            self.path / name, data, self.manifest[key], "put it back as it was, or run it again"
-        )
+        return self._json(self.path / name, data, self.manifest[key], AS_IT_WAS)
 
     def summary(self) -> dict[str, Any]:
         """The result of a finished run."""
-        data = self._read(self.folder, SUMMARY)
-        expected = self._of_result(SUMMARY)
-        content = self._json(self.path / SUMMARY, data, expected, self._again())
-        if expected is None and not is_summary(content):
-            raise CheckpointError(_edited(self.path / SUMMARY, self._again()))
+        content = self._result(self.folder, SUMMARY, SUMMARY)
+        self._read_as(Summary, content, SUMMARY, self._again())
         return content
 
     def clients(self) -> dict[str, Any]:
-        """What `models/clients.json` says: who has which architecture; the digests of the models, if it is not old."""
-        data = self._read(self.folder.folder(MODELS), CLIENTS)
+        """What `models/clients.json` says: who has which architecture, and the digests of the models."""
         name = f"{MODELS}/{CLIENTS}"
-        return self._json(self.path / name, data, self._of_result(name), self._again())
+        content = self._result(self.folder.folder(MODELS), CLIENTS, name)
+        self._read_as(Clients, content, name, self._again())
+        return content
 
     def model(self, name: str) -> bytes:
         """A final model's file."""
         data = self._read(self.folder.folder(MODELS), name)
-        known = self.clients().get("files")
-        if known is not None and (not isinstance(known, dict) or known.get(name) != digest(data)):
+        if self.clients()["files"].get(name) != digest(data):
             raise CheckpointError(_edited(self.path / MODELS / name, self._again()))
         return data
 
     def log(self, name: str) -> bytes:
-        """The history or ledger; what a run at work has not committed yet is at its end."""
+        """The history, the ledger or the list of states; what a run at work has not committed yet is at its end."""
         data = self._read(self.folder, name)
         length, expected = self.manifest[name.removesuffix(".jsonl")]
         if digest(data[:length]) != expected or (self.finished and len(data) > length):
-            remedy = "put it back as it was, or run it again"
-            raise CheckpointError(_edited(self.path / name, remedy))
+            raise CheckpointError(_edited(self.path / name, AS_IT_WAS))
         return data
 
     def lines(self, name: str) -> Iterator[dict[str, Any]]:
         """The lines of the history or ledger."""
+        schema = LINES[name]
         try:
-            yield from _whole_lines(self.log(name))
+            for line in _whole_lines(self.log(name)):
+                self._read_as(schema, line, name, "run it again")
+                yield line
         except NOT_JSON:  # of lines that are not committed: one whose text is not whole
             raise CheckpointError(_edited(self.path / name, "run it again")) from None
 
@@ -235,19 +190,31 @@ class RunFiles:
         except OSError as error:
             raise CheckpointError(f"cannot read {folder.path / name}: {error.strerror or error}") from None
 
-    def _of_result(self, name: str) -> str | None:
-        found = (self.manifest.get(RESULT) or {}).get(name)
-        return None if found is None else str(found)
+    def _result(self, folder: Folder, file: str, name: str) -> dict[str, Any]:
+        """A file that is written when a run has concluded."""
+        if self.manifest[RESULT] is None:
+            raise CheckpointError(
+                f"{self.path} has not finished: `polyfed resume {self.path}` goes on with it"
+            )
+        expected = self.manifest[RESULT].get(name, "")
+        return self._json(self.path / name, self._read(folder, file), expected, self._again())
+
+    def _read_as(self, schema: type[Form], content: dict[str, Any], name: str, remedy: str) -> Form:
+        """What a file says, if it is as a run writes it: whoever forges a file can forge its digest too."""
+        found = read_as(schema, content)
+        if found is None:
+            raise CheckpointError(_edited(self.path / name, remedy))
+        return found
 
     def _again(self) -> str:
         return f"remove {self.path / SUMMARY}, then `polyfed resume {self.path}` writes it again"
 
-    def _json(self, file: Path, data: bytes, expected: str | None, remedy: str) -> dict[str, Any]:
+    def _json(self, file: Path, data: bytes, expected: str, remedy: str) -> dict[str, Any]:
         try:
             content = json.loads(data)
         except NOT_JSON:
             content = None
-        if not isinstance(content, dict) or (expected is not None and digest(data) != expected):
+        if not isinstance(content, dict) or digest(data) != expected:
             raise CheckpointError(_edited(file, remedy))
         return content
 

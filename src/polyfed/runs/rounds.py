@@ -155,10 +155,6 @@ class Run:
                     *(self.path, before, torch.__version__),
                 )
             self._go_back()
-            if "description" not in self.directory.manifest:  # begun by an older version
-                self.directory.write_description(self.federation.description)
-            if "assignment" not in self.directory.manifest:
-                self.directory.write_assignment(self.federation.assignment.model_dump())
             self.directory.set_rounds(self.config.rounds)
         else:
             self.directory.write_config(self.config.as_file())
@@ -391,8 +387,7 @@ class Run:
         for name, path in self.directory.state_files().items():
             if name not in names:
                 raise CheckpointError(
-                    f"{self.path} was edited, or begun by an older polyfed: it has a state of {name!r:.100},"
-                    " not a client"
+                    f"{self.path} was edited: it has a state of {name!r:.100}, which is not a client"
                 )
             files[names.index(name)] = path
         return files

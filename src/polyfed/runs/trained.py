@@ -15,7 +15,6 @@ from torch import nn
 
 from polyfed import learn, models
 from polyfed.data import InputForm, read_new_rows
-from polyfed.errors import CheckpointError
 from polyfed.runs.manifest import RunFiles, read_manifest
 
 
@@ -98,11 +97,7 @@ def predict(model: nn.Module, form: InputForm, rows: Any) -> Predictions:
 
 def form_of(run: Path) -> InputForm:
     """The form of the data that a run's models were trained on."""
-    content = RunFiles(run, read_manifest(run)).description()
-    try:
-        return InputForm.from_json(content)
-    except (KeyError, TypeError):
-        raise CheckpointError(f"{run} was written by another version of polyfed: run it again") from None
+    return RunFiles(run, read_manifest(run)).description().form
 
 
 _kinds: dict[type[nn.Module], type[nn.Module]] = {}

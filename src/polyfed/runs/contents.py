@@ -1,0 +1,243 @@
+"""What the JSON files of a run directory must be for their readers.
+
+A run directory may come from anybody, and whoever forges a file can forge its digest. So what is read is checked here,
+once: types, sizes, and whether the parts agree, before anything is built from it. `assignment.json` is in `assignment`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
+
+from polyfed.data import InputForm
+from polyfed.federation.ledger import Purpose
+from polyfed.federation.message import Direction
+from polyfed.runs.assignment import MOST, Count
+
+LARGEST = 1e15  # rounds, seconds and any other number of a run: far above any
+MOST_INPUTS = 50_000_000  # numbers in one row: as many as an image may have pixels
+
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+Place = Annotated[int, Field(ge=0, le=int(LARGEST))]
+Size = Annotated[int, Field(ge=1, le=MOST_INPUTS)]
+Counts = list[list[Count]]
+Name = Annotated[str, Field(max_length=250)]  # of a model: it becomes a file's name
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+
+Form = TypeVar("Form", bound=BaseModel)
+
+
+def read_as(schema: type[Form], content: Any) -> Form | None:
+    """What a file says; None if it is not what a run writes, whatever the values of its numbers and texts."""
+    try:
+        return schema.model_validate(content)
+    except (ValidationError, RecursionError, OverflowError):
+        return None
+
+
+# -- manifest.json and models/clients.json ---------------------------------------------------------------------
+
+Mark = Annotated[tuple[Annotated[Count, Strict()], str], Strict(False)]
+"""Length and digest of a log; a tuple is a list in JSON."""
+
+
+class Manifest(_Part):
+    """What the manifest says; see `manifest`."""
+
+    round: Place
+    prepared: bool
+    seconds: Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
+    torch: str
+    data: str
+    config: str
+    next_config: str = ""
+    description: str
+    assignment: str
+    server: Annotated[list[str], Field(min_length=2, max_length=2)]
+    history: Mark
+    ledger: Mark
+    states: Mark
+    result: dict[str, str] | None
+
+
+class Clients(_Part):
+    """Which client has which model: `models/clients.json`."""
+
+    architectures: Annotated[list[Name], Field(min_length=1)]
+    which: Annotated[list[Count], Field(min_length=1)]
+    names: list[str] | None = None
+    files: dict[str, str]
+    missing: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Clients:
+        if max(self.which) >= len(self.architectures):
+            raise ValueError("a client has an architecture that there is not")
+        if self.names is not None and len(self.names) != len(self.which):
+            raise ValueError("not a name for each client")
+        return self
+
+
+# -- data.json -------------------------------------------------------------------------------------------------
+
+
+class Description(_Part):
+    """What the data are: `data.json`."""
+
+    clients: list[str] | None
+    partition_column: str | None
+    outputs: list[str]
+    shape: Annotated[list[Size], Field(min_length=1, max_length=3)]
+    features: list[str]
+    scaled: bool
+    mean: list[Number]
+    std: list[Annotated[Number, Field(gt=0)]]
+    classes: Annotated[list[str], Field(min_length=1)]
+    label: str | None
+    image: str | None
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Description:
+        if len(self.shape) == 2 or math.prod(self.shape) > MOST_INPUTS:
+            raise ValueError("a row is some features, or an image of height, width and channels")
+        if self.features and [len(self.features)] != self.shape:
+            raise ValueError("not a name for each feature")
+        if self.scaled and len(self.shape) != 3:
+            raise ValueError("only images are scaled")
+        if not len(self.mean) == len(self.std) == self.shape[-1]:
+            raise ValueError("not a mean and a deviation for each channel or feature")
+        if self.outputs[: len(self.classes)] != self.classes:
+            raise ValueError("the first outputs stand for the classes")
+        return self
+
+    @property
+    def form(self) -> InputForm:
+        """What new rows are brought into."""
+        return InputForm(
+            shape=tuple(self.shape),
+            features=tuple(self.features),
+            scaled=self.scaled,
+            mean=tuple(self.mean),
+            std=tuple(self.std),
+            classes=tuple(self.classes),
+            label=self.label,
+            image=self.image,
+        )
+
+
+# -- summary.json and history.jsonl ----------------------------------------------------------------------------
+
+
+class _Spread(_Part):
+    """A number over clients; None where a metric has no value."""
+
+    mean: Number | None
+    worst: Number | None
+    best: Number | None = None
+    spread: Number | None = None
+
+
+class _Accuracy(_Part):
+    mean: Number
+    worst: Number
+    best: Number
+    spread: Number
+
+
+_NONE = _Accuracy(mean=0, worst=0, best=0, spread=0)
+
+
+class _Scores(_Part):
+    own: _Accuracy = _NONE
+    whole: _Accuracy = _NONE
+    amp: Number = 0
+    fm: Number = 0
+    wlp: Number = 0
+    validation: Number = 0
+    metrics: dict[str, dict[str, _Spread | Counts | None]] = {}
+    architectures: dict[str, dict[str, Number]] = {}
+
+
+class _Round(_Scores):
+    stages: dict[str, _Scores] = {}
+    server: dict[str, Number] = {}
+    server_metrics: dict[str, dict[str, Number | Counts | None]] = {}
+
+
+class _LastRound(_Round):
+    architectures: dict[str, dict[str, Number]]
+
+
+class _ChosenRound(_Round):
+    round: Annotated[int, Field(ge=1, le=int(LARGEST))]
+
+
+class Summary(_Part):
+    """The result of a run: `summary.json`."""
+
+    name: str
+    method: str
+    rounds: Annotated[int, Field(ge=1, le=int(LARGEST))]
+    last: _LastRound
+    chosen: _ChosenRound | None
+    bytes: Annotated[dict[Direction, dict[str, Count]], Field(min_length=2)]
+    clients: Annotated[int, Field(ge=1, le=MOST)]
+    seconds: Number
+    failures: Count
+    diverged: list[str] = []
+    missing: dict[str, str] = {}
+
+
+Score = Annotated[list[Count], Field(min_length=2, max_length=2)]
+"""Right answers, of how many."""
+
+
+class _ClientScore(_Part):
+    own: Score = [0, 1]
+    whole: Score = [0, 1]
+    validation: Score = [0, 1]
+    others: Score = [0, 1]
+
+    @model_validator(mode="after")
+    def _of_some(self) -> _ClientScore:
+        if not all((self.own[1], self.whole[1], self.validation[1], self.others[1])):
+            raise ValueError("a score of no rows")
+        return self
+
+
+class _Failure(_Part):
+    client: str
+    step: str
+    reason: str
+
+
+class HistoryLine(_Part):
+    """A round of `history.jsonl`; one that was evaluated has a summary and the clients' scores."""
+
+    round: Place
+    summary: _Scores = _Scores()
+    clients: dict[str, _ClientScore] = {}
+    stages: dict[str, _Scores] = {}
+    server: dict[str, Number] = {}
+    server_metrics: dict[str, dict[str, Number | Counts | None]] = {}
+    bytes: dict[Direction, Count] = {}
+    failures: list[_Failure] = []
+
+    @model_validator(mode="after")
+    def _agrees(self) -> HistoryLine:
+        if "summary" in self.model_fields_set and "clients" not in self.model_fields_set:
+            raise ValueError("an evaluation without clients")
+        return self
+
+
+class LedgerLine(_Part):
+    """A round of `ledger.jsonl`."""
+
+    round: Place
+    rows: list[Annotated[tuple[str, Direction, str, Purpose, Annotated[Count, Strict()]], Strict(False)]]
