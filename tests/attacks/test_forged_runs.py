@@ -1,8 +1,9 @@
-"""A forger can compute digests anew: whatever the files of a run then say, a reader uses it or refuses it in one line."""
+"""A forger can compute digests anew: whatever the files of a run then say, it is used or refused in one line."""
 
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,10 +20,9 @@ import polyfed
 from polyfed.cli.predicting import as_csv
 from polyfed.disk import digest
 from polyfed.errors import UserError
-from polyfed.federation.message import METADATA_KEY
+from polyfed.federation.message import METADATA_KEY, header_of
 from polyfed.report.assignments import assignment_table, clients_table
 from polyfed.report.comparison import compare_runs
-from polyfed.report.run_figure import run_figure
 from polyfed.report.tables import confusion_table, result_table
 from polyfed.runs.history import RunRecord
 from polyfed.runs.manifest import seal
@@ -100,6 +100,17 @@ def forge(path: Path, name: str, content: Any) -> None:
     (path / "manifest.json").write_text(json.dumps({**manifest, "digest": seal(manifest)}))
 
 
+def forge_model(path: Path, name: str, facts: Any) -> None:
+    """Write other facts into a model's file, and the digests that it takes."""
+    file = path / "models" / name
+    text = facts if isinstance(facts, str) else json.dumps(facts)
+    data = safetensors.torch.save(safetensors.torch.load(file.read_bytes()), {METADATA_KEY: text})
+    file.write_bytes(data)
+    clients = json.loads((path / "models" / "clients.json").read_text())
+    clients["files"][name] = digest(data)
+    forge(path, "models/clients.json", clients)
+
+
 def shown(path: Path) -> None:
     record = RunRecord(path)
     assignment_table(record.assignment)
@@ -139,11 +150,28 @@ READERS: dict[str, tuple[Callable[[Path], None], ...]] = {
 }
 
 
+TRIES = {"data.json": len(WRONG), "models/clients.json": len(WRONG), "config.yaml": 1, "summary.json": 1}
+"""Of `WRONG` in each place: all where a file is short, else some, always the same ones."""
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "run"
     polyfed.run(CONFIG, out=path, workers=1)
     return path
+
+
+def refused_or_used(read: Callable[[Path], Any], path: Path, what: str) -> bool:
+    """Whether it was refused; anything but a line that a user can read is an error here."""
+    try:
+        read(path)
+    except UserError as error:
+        assert "\n" not in str(error), what
+        assert len(str(error)) < 1000, what
+        return True
+    except Exception as error:
+        raise AssertionError(f"{what}: {read.__name__}: {error!r}") from error
+    return False
 
 
 @pytest.mark.parametrize("name", list(READERS))
@@ -153,21 +181,55 @@ def test_any_wrong_value_in_any_place_is_used_or_refused_in_one_line(
     text = (run / name).read_text()
     content = yaml.safe_load(text.splitlines()[0] if name.endswith(".jsonl") else text)
     path = shutil.copytree(run, tmp_path / "run")
-    refusals = 0
+    refused = 0
     with unharmed():
         for place in places(content):
-            for value in WRONG:
+            values = random.Random(str(place)).sample(WRONG, TRIES.get(name, 2))
+            for value in values:
                 forge(path, name, changed(content, place, value))
                 for read in READERS[name]:
-                    try:
-                        read(path)
-                    except UserError as error:
-                        refusals += 1
-                        assert "\n" not in str(error), (place, value)
-                        assert len(str(error)) < 1000, (place, value)
-                    except Exception as error:
-                        raise AssertionError(
-                            f"{name}, {place} = {value!r:.50}: {read.__name__}: {error!r}"
-                        ) from error
+                    refused += refused_or_used(read, path, f"{name}, {place} = {value!r:.50}")
                 shutil.copyfile(run / "manifest.json", path / "manifest.json")
-    assert refusals
+    assert refused
+
+
+def test_a_models_file_says_what_it_is_or_is_refused_before_anything_is_built(
+    run: Path, tmp_path: Path
+) -> None:
+    path = shutil.copytree(run, tmp_path / "run")
+    name = "mlp-small.safetensors"
+    facts = json.loads(header_of((run / "models" / name).read_bytes())["__metadata__"][METADATA_KEY])
+    forged = [changed(facts, place, value) for place in places(facts) for value in WRONG]
+    for architecture in ("wrn-10-100000", "wrn-999994-1", "wrn-994-100", "vgg19", "resnet152", "mlp-large"):
+        forged.append({**facts, "architecture": architecture})
+    forged += [
+        {**facts, "shape": [1, 10**5, 10**5], "architecture": "mlp"},
+        {**facts, "features": 2**16},
+        "[" * 10**5,
+    ]
+    with unharmed():
+        for number, each in enumerate(forged):
+            forge_model(path, name, each)
+            same = json.dumps(each) == json.dumps(facts)
+            assert refused_or_used(predicted, path, f"{number}: {each!r:.100}") is not same
+
+
+@pytest.mark.parametrize(
+    "name", ["ledger.jsonl", "states.jsonl", "states/server.1.safetensors", "states/north.1"]
+)
+def test_a_damaged_ledger_or_state_of_a_finished_run_is_told_by_every_reader(
+    command: Command, tmp_path: Path, name: str
+) -> None:
+    polyfed.run(
+        {**CONFIG, "method": "local", "models": {"names": ["mlp-small"]}}, out=tmp_path / "run", workers=1
+    )
+    (file,) = tmp_path.glob(f"run/{name}*")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    for words in (("show", "run"), ("compare", "run", "--no-figure"), ("resume", "run", "--no-figure")):
+        said = command(*words)
+        assert (said.code, said.err.count("\n")) == (2, 1), (words, said)
+        assert f"{file.relative_to(tmp_path)} was truncated or edited" in said.err
+    with pytest.raises(UserError, match="was truncated or edited"):
+        polyfed.reopen("run", workers=1)

@@ -10,7 +10,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from polyfed.cli.options import Overrides
+from polyfed.cli.options import Overrides, Trust
 
 
 def methods(
@@ -111,8 +111,9 @@ def partition(
     figure: Annotated[Path, typer.Option("--figure", "-o", help="The picture to write.")] = Path(
         "partition.png"
     ),
+    trust: Trust = None,
 ) -> None:
     """Print and plot who holds what, or list the kinds of partitions."""
     from polyfed.cli import listing
 
-    listing.partition(what, set_ or (), figure)
+    listing.partition(what, set_ or (), figure, trust or ())

@@ -10,6 +10,7 @@ from polyfed.cli.screen import console, read_shape, say, show, tell
 from polyfed.data import PARTITIONS
 from polyfed.disk import check_regular
 from polyfed.errors import ConfigError, nearest
+from polyfed.models import check_trusted, named_on_the_command_line
 from polyfed.report.details import data_details, method_details, model_details, partition_details
 from polyfed.report.selection import Wishes, select, selection_tables
 from polyfed.report.tables import data_table, method_summaries, methods_table, models_table, partition_table
@@ -68,7 +69,7 @@ def check_cache() -> None:
         say("every cached data set is as it was written")
 
 
-def partition(what: Path | None, overrides: Sequence[str], figure: Path) -> None:
+def partition(what: Path | None, overrides: Sequence[str], figure: Path, trust: Sequence[str]) -> None:
     """Who holds what by a run file: a table and a picture. Without one, or for a kind: what can be set."""
     if what is None:
         show(partition_details(list(PARTITIONS), console.width))
@@ -78,10 +79,10 @@ def partition(what: Path | None, overrides: Sequence[str], figure: Path) -> None
     elif not what.suffix and not what.exists():
         raise ConfigError(f"no run file and no kind of partition '{what}': {nearest(str(what), PARTITIONS)}")
     else:
-        _partition_of(what, overrides, figure)
+        _partition_of(what, overrides, figure, trust)
 
 
-def _partition_of(file: Path, overrides: Sequence[str], figure: Path) -> None:
+def _partition_of(file: Path, overrides: Sequence[str], figure: Path, trust: Sequence[str]) -> None:
     if figure.suffix.lower() not in FIGURES:
         raise ConfigError(
             f"--figure {figure}: its name must end in {', '.join(FIGURES[:-1])} or {FIGURES[-1]}"
@@ -90,7 +91,9 @@ def _partition_of(file: Path, overrides: Sequence[str], figure: Path) -> None:
         raise ConfigError(f"--figure {figure}: there is no folder {figure.parent}")
     if figure.exists():
         check_regular(figure)
-    federation = Simulation(read_config(file, overrides))
+    config = read_config(file, overrides)
+    check_trusted(config.models.all_names(), [*trust, *named_on_the_command_line(overrides)], file)
+    federation = Simulation(config)
     classes = federation.dataset.classes
     counts = federation.partition.class_counts(federation.labels, len(classes))
     models = [federation.architecture(index) for index in range(federation.clients)]

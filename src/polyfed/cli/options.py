@@ -31,3 +31,10 @@ AccuracyOf = Annotated[
     ),
 ]
 NoFigure = Annotated[bool, typer.Option("--no-figure", help="Draw nothing.")]
+Trust = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option(
+        metavar="MODULE",
+        help="Run the code of this module, where a file names models of it (my_models:small_net). Can be given again.",
+    ),
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from polyfed import disk
@@ -14,11 +15,11 @@ from polyfed.runs import api
 from polyfed.runs.trained import Predictions, form_of, predict
 
 
-def predict_rows(directory: Path, source: Path, client: str, out: Path | None) -> None:
+def predict_rows(directory: Path, source: Path, client: str, out: Path | None, trust: Sequence[str]) -> None:
     """Write what a client's model says of new data as CSV, and how often it is right where the data say so."""
     form = form_of(directory)  # before the model: it says what is wrong with a folder that is no run
     try:
-        model = api.load_model(directory, client)
+        model = api.load_model(directory, client, trust=trust)
     except api.OwnModelError as error:
         raise ConfigError(
             f"{client} trains '{error.architecture}', a model of your own: from Python,"

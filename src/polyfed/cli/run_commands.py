@@ -10,7 +10,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from polyfed.cli.options import EngineName, NoFigure, Overrides, RunFile, Workers
+from polyfed.cli.options import EngineName, NoFigure, Overrides, RunFile, Trust, Workers
 
 
 def run(
@@ -40,11 +40,12 @@ def resume(
     workers: Workers = None,
     engine: EngineName = "auto",
     no_figure: NoFigure = False,
+    trust: Trust = None,
 ) -> None:
     """Go on with a run that was stopped or killed. The result is the same, bit for bit."""
     from polyfed.cli import running
 
-    running.resume(directory, rounds, workers, engine, figure=not no_figure)
+    running.resume(directory, rounds, workers, engine, figure=not no_figure, trust=trust or ())
 
 
 def show(
@@ -73,6 +74,7 @@ def predict(
         Optional[Path],  # noqa: UP045
         typer.Option(help="The CSV file to write; printed by default."),
     ] = None,
+    trust: Trust = None,
 ) -> None:
     """Apply a trained model to new data.
 
@@ -85,7 +87,7 @@ def predict(
     """
     from polyfed.cli import predicting
 
-    predicting.predict_rows(directory, source, client, out)
+    predicting.predict_rows(directory, source, client, out, trust or ())
 
 
 def samples(
@@ -94,6 +96,7 @@ def samples(
     figure: Annotated[Path, typer.Option("--figure", "-o", help="The picture to write.")] = Path(
         "samples.png"
     ),
+    trust: Trust = None,
 ) -> None:
     """Draw images that a client's generator makes.
 
@@ -102,4 +105,4 @@ def samples(
     """
     from polyfed.cli import sampling
 
-    sampling.samples(directory, client, figure)
+    sampling.samples(directory, client, figure, trust or ())

@@ -54,14 +54,22 @@ def run(
     _show(ready.path, figure=figure)
 
 
-def resume(directory: Path, rounds: int | None, workers: int | None, engine: str, *, figure: bool) -> None:
+def resume(
+    directory: Path,
+    rounds: int | None,
+    workers: int | None,
+    engine: str,
+    *,
+    figure: bool,
+    trust: Sequence[str],
+) -> None:
     """Go on with a run, to so many rounds in all; show the result of one that has finished."""
     record = RunRecord(directory)
     if record.finished and rounds in (None, record.summary["rounds"]):
         record.verify()
         say(f"{directory} has finished already.")
     else:
-        go(api.reopen(directory, workers=workers, engine=engine, rounds=rounds))
+        go(api.reopen(directory, workers=workers, engine=engine, rounds=rounds, trust=trust))
     _show(directory, figure=figure)
 
 
@@ -77,7 +85,7 @@ def show(directory: Path, *, clients: bool) -> None:
         _show_result(record)
     else:
         rounds = f"{record.manifest['round']} of {record.config['rounds']} rounds"
-        say(f"{directory} has done {rounds}: `polyfed resume {directory}` goes on")
+        say(f"{directory} has done {rounds}: `{record.resume_command}` goes on")
 
 
 def compare(
@@ -140,7 +148,9 @@ def go(ready: Run) -> None:
     finally:
         ready.close()
     if not ready.finished:
-        say(f"saved after round {ready.round}; go on with: polyfed resume {ready.path}")
+        say(
+            f"saved after round {ready.round}; go on with: polyfed resume {ready.path}{ready.config.models.to_trust}"
+        )
         raise typer.Exit(130)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -17,10 +18,10 @@ from polyfed.seeds import Seeds
 SHEET_ROWS = 3
 
 
-def samples(directory: Path, client: str, figure: Path) -> None:
+def samples(directory: Path, client: str, figure: Path, trust: Sequence[str]) -> None:
     """Draw a sheet of images that a client's generator makes, and say how they are spread over the classes."""
     _check_figure(figure)
-    found = generated(directory, client)
+    found = generated(directory, client, trust=trust)
     made = len(set(found.classes.tolist()))
     sure = 100 * float(found.confidence.median())
     console.print(

@@ -31,6 +31,7 @@ import torch
 from polyfed.errors import PolyfedError, describe, describe_exit
 from polyfed.experiments.jobs import Job, JobFailure, JobTracker, RunProgress, Snapshot, state_of
 from polyfed.machine import cores
+from polyfed.models import modules_to_trust
 from polyfed.runs import api
 from polyfed.runs.config import pick_device
 from polyfed.runs.rounds import Run
@@ -144,7 +145,9 @@ def _do_job(
         if state == "new":
             run = api.prepare_checked(job.config, job.path, workers, data=job.data, models=job.models)
         else:
-            run = api.reopen(job.path, workers=workers, data=job.data, models=job.models)
+            # The run's config is the one that the user has given: what it names may be imported.
+            trust = modules_to_trust(job.config.models.all_names())
+            run = api.reopen(job.path, workers=workers, data=job.data, models=job.models, trust=trust)
         try:
             run_started(run)
             run.go(round_ended)

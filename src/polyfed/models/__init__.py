@@ -34,6 +34,13 @@ from polyfed.models.precision import HALF, check_types, fit_types, has_half
 from polyfed.models.probe import display_name, give_name, in_mode, materialise, output_count
 from polyfed.models.registry import build, is_known, maker_of, names, own_maker, register, seeded
 from polyfed.models.sizes import ListedModel, Size, listed, size, table
+from polyfed.models.trust import (
+    Trust,
+    check_trusted,
+    modules_to_trust,
+    named_on_the_command_line,
+    trust_flags,
+)
 
 __all__ = [
     "HALF",
@@ -44,10 +51,12 @@ __all__ = [
     "Norm",
     "Shape",
     "Size",
+    "Trust",
     "assign_models",
     "build",
     "build_generator",
     "check_name",
+    "check_trusted",
     "check_types",
     "display_name",
     "feature_count",
@@ -64,6 +73,8 @@ __all__ = [
     "maker_of",
     "materialise",
     "memory_format",
+    "modules_to_trust",
+    "named_on_the_command_line",
     "names",
     "output_count",
     "own_maker",
@@ -71,4 +82,5 @@ __all__ = [
     "seeded",
     "size",
     "table",
+    "trust_flags",
 ]

@@ -1,4 +1,4 @@
-"""Wide residual networks, any depth 6n + 4 and any width.
+"""Wide residual networks, any depth 6n + 4 up to 1,000 and any width up to 100.
 
 Zagoruyko and Komodakis, "Wide Residual Networks", BMVC 2016: `wrn-<depth>-<width>`, pre-activation blocks,
 three groups of 16-32-64 times the width, convolutions without bias, stride on a block's first convolution,
@@ -26,6 +26,8 @@ from polyfed.errors import ModelError
 from polyfed.models.layers import GlobalAverage, Norm, Normaliser, Shape, initialise_he, normaliser
 from polyfed.models.network import Network
 from polyfed.models.registry import Factory, register, register_family
+
+DEEPEST, WIDEST = 1000, 100  # far above any that is trained; a name in a file may say anything
 
 
 class WideBlock(nn.Module):
@@ -90,14 +92,15 @@ def initialise_xavier(model: nn.Module) -> None:
 def parse(match: re.Match[str]) -> Factory:
     """The model of a name such as 'wrn-16-4' or 'wrn-10-1-biased'."""
     depth, width = int(match["depth"]), int(match["width"])
-    if depth < 10 or depth % 6 != 4 or width < 1:
+    if depth % 6 != 4 or not 10 <= depth <= DEEPEST or not 1 <= width <= WIDEST:
         raise ModelError(
-            f"no wide ResNet '{match[0]}': the depth is 10, 16, 22, 28 … (6n + 4), the width at least 1"
+            f"no wide ResNet '{match[0]}': the depth is 10, 16, 22, 28 … (6n + 4) up to {DEEPEST}, the width 1 to"
+            f" {WIDEST}"
         )
     return partial(WideResNet, depth=depth, width=width, biased=match["biased"] is not None)
 
 
-register_family(r"wrn-(?P<depth>\d+)-(?P<width>\d+)(?P<biased>-biased)?", parse)
+register_family(r"wrn-(?P<depth>\d{1,9})-(?P<width>\d{1,9})(?P<biased>-biased)?", parse)
 for _depth in (10, 16, 22, 28, 34, 40):
     register(f"wrn-{_depth}-1")(partial(WideResNet, depth=_depth, width=1))
     register(f"wrn-{_depth}-1-biased")(partial(WideResNet, depth=_depth, width=1, biased=True))

@@ -88,7 +88,7 @@ class Comparison:
 
     def _left_out(self) -> list[str]:
         return [
-            f"left out: {name} has not finished; `polyfed resume {record.path}` goes on from round"
+            f"left out: {name} has not finished; `{record.resume_command}` goes on from round"
             f" {record.manifest['round']}"
             for name, record in self.unfinished.items()
         ]
@@ -128,7 +128,7 @@ def compare_runs(paths: Iterable[Path]) -> Comparison:
         first = next(iter(records.values()))
         what = "none of these runs has finished" if len(records) > 1 else f"{first.path} has not finished"
         raise CheckpointError(
-            f"{what}: `polyfed resume {first.path}` goes on from round {first.manifest['round']}"
+            f"{what}: `{first.resume_command}` goes on from round {first.manifest['round']}"
         )
     for record in finished.values():
         record.verify()

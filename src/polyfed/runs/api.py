@@ -9,22 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+import torch
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 
 from polyfed import learn
 from polyfed import models as known_models
 from polyfed.engines import AUTO, make_engine
 from polyfed.errors import CheckpointError, ClientFailure, ConfigError, MessageError, describe, nearest
-from polyfed.federation.message import METADATA_KEY, header_of
 from polyfed.federation.roster import Names
+from polyfed.runs import final_models
 from polyfed.runs.architectures import ModelMaker
 from polyfed.runs.checkpoint import RunDirectory
 from polyfed.runs.config import Models as ModelsSection
 from polyfed.runs.config import RunConfig, read_config
 from polyfed.runs.failures import failed_steps, failures_in_a_line
 from polyfed.runs.folders import RUNS_FOLDER, delete_run, unused_folder
-from polyfed.runs.manifest import CLIENTS, CONFIG, HISTORY, MODELS, SUMMARY, RunFiles, read_manifest
+from polyfed.runs.history import RunRecord
+from polyfed.runs.manifest import CONFIG, HISTORY, MODELS, SUMMARY, RunFiles, read_manifest
 from polyfed.runs.rounds import Listener, Run
 from polyfed.runs.setup import Simulation
 from polyfed.runs.trained import TrainedModel, as_trained
@@ -141,13 +143,15 @@ def resume(
     engine: str = AUTO,
     listener: Listener | None = None,
     rounds: int | None = None,
+    trust: known_models.Trust = (),
 ) -> SimulatedRun:
     """Go on with a run that was stopped or killed, or has finished and is to have more rounds.
 
     data, models: the user's own must be given again; models are told apart by their names.
     rounds: go on to so many rounds in all; the result is that of a run which had so many from the start.
+    trust: modules whose code may be run, where the run has models such as `my_models:small_net`: `["my_models"]`.
     """
-    ready = reopen(path, data=data, models=models, workers=workers, engine=engine, rounds=rounds)
+    ready = reopen(path, data=data, models=models, workers=workers, engine=engine, rounds=rounds, trust=trust)
     return _finish(ready, listener)
 
 
@@ -159,6 +163,7 @@ def reopen(
     workers: int | None = None,
     engine: str = AUTO,
     rounds: int | None = None,
+    trust: known_models.Trust = (),
 ) -> SimulatedRun:
     """A run that was stopped or killed, or is to have more rounds, ready to `go()` on: see `resume`."""
     folder = Path(path)
@@ -166,19 +171,29 @@ def reopen(
     done = files.manifest["round"]
     files.config()
     checked = read_config(folder / CONFIG)
+    if files.finished and rounds in (None, checked.rounds):
+        RunRecord(folder).verify()
     if rounds is not None and rounds != checked.rounds:
         if rounds <= done:
             raise ConfigError(f"{folder} has done {done} rounds already: give more than {done}")
         checked = checked.model_copy(update={"rounds": rounds})
     given = by_name(models)
     _check_given_again(checked.models, given or {})
+    named = [name for name in checked.models.all_names() if name not in (given or {})]
+    known_models.check_trusted(named, trust, folder / CONFIG)
     federation = Simulation(checked, data, given)
     federation.verify_data()
     ready = make_engine(engine, workers, checked.timeout)
     return SimulatedRun(federation, ready, RunDirectory(folder, new=False))
 
 
-def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None = None) -> TrainedModel:
+def load_model(
+    path: str | Path,
+    name: str,
+    make: Callable[[], nn.Module] | None = None,
+    *,
+    trust: known_models.Trust = (),
+) -> TrainedModel:
     """A final model of a finished run: `load_model(dir, "client-3")`, by the client's name, or "server".
 
         model = polyfed.load_model("polyfed-runs/run", "north")
@@ -186,6 +201,7 @@ def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None
         model(x)                          # logits of inputs that are normalised already
 
     make: makes the model, where its architecture is the user's own.
+    trust: modules whose code may be run, where the model is one such as `my_models:small_net`: `["my_models"]`.
     """
     folder = Path(path)
     files = RunFiles(folder, read_manifest(folder))
@@ -193,17 +209,20 @@ def load_model(path: str | Path, name: str, make: Callable[[], nn.Module] | None
         raise CheckpointError(f"{folder} has not finished: `polyfed resume {folder}` goes on with it")
     file = _model_file(files, name)
     data = files.model(file)
+    where = folder / MODELS / file
     try:
-        facts = json.loads(header_of(data)["__metadata__"][METADATA_KEY])
-        shape = tuple(int(size) for size in facts["shape"])
-        model = _made_again(facts, shape) if make is None else make()
-        known_models.materialise(model, shape)
-        known_models.fit_types(model, shape)
-        learn.load_weights(model, safetensors.torch.load(data))
-    except (MessageError, SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"{folder / 'models' / file} holds no model of polyfed's: {describe(error)}"
-        ) from None
+        facts = final_models.read_facts(data, files.description())
+        weights = safetensors.torch.load(data)
+        if make is None:
+            known_models.check_trusted([facts.architecture], trust, where)
+            model = _made_again(facts, weights)
+        else:
+            model = make()
+        known_models.materialise(model, tuple(facts.shape))
+        known_models.fit_types(model, tuple(facts.shape))
+        learn.load_weights(model, weights)
+    except (MessageError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"{where} holds no model of polyfed's: {describe(error)}") from None
     model.eval()
     return as_trained(model, folder)
 
@@ -220,15 +239,23 @@ def _check_given_again(wanted: ModelsSection, given: Mapping[str, ModelMaker]) -
             raise ConfigError(f"models=…: '{name}' is no model of this run: {nearest(name, names)}")
 
 
-def _made_again(facts: Mapping[str, Any], shape: tuple[int, ...]) -> nn.Module:
-    """A model as a file's facts say, if it can be made of them."""
-    name, outputs, norm = facts["architecture"], facts["outputs"], facts["norm"]
+def _made_again(facts: final_models.ModelFacts, weights: Mapping[str, Tensor]) -> nn.Module:
+    """A model as a file's facts say, if it can be made of them and would have weights like these."""
+    name, shape, outputs, norm = facts.architecture, tuple(facts.shape), facts.outputs, facts.norm
     if not known_models.is_known(name):
         raise OwnModelError(name)
     own = known_models.own_maker(name, shape, outputs, norm)
     if own is not None:
         return own()
-    return known_models.build(name, shape, outputs, norm=norm, features=facts.get("features"))
+    with torch.device("meta"):  # without memory: a few bytes may stand for a model of many gigabytes
+        wanted = learn.named_tensors(
+            known_models.build(name, shape, outputs, norm=norm, features=facts.features)
+        )
+    if {key: tensor.shape for key, tensor in wanted.items()} != {
+        key: each.shape for key, each in weights.items()
+    }:
+        raise ValueError(f"its weights are not those of {name}")
+    return known_models.build(name, shape, outputs, norm=norm, features=facts.features)
 
 
 def _model_file(files: RunFiles, name: str) -> str:
@@ -239,20 +266,15 @@ def _model_file(files: RunFiles, name: str) -> str:
         return own
     folder = files.path
     shared = files.clients()
-    try:
-        names = Names(len(shared["which"]), shared.get("names"))
-        if name not in names:
-            few = names.given is not None and len(names) <= FEW_NAMES
-            known_names = ", ".join(names) if few else f"{names[0]} to {names[len(names) - 1]}"
-            raise CheckpointError(f"no final model '{name}' in {folder}: use {known_names}")
-        architecture = shared["architectures"][shared["which"][names.index(name)]]
-        file = f"{known_models.file_name(architecture)}.safetensors"
-    except (LookupError, TypeError, AttributeError):
-        raise CheckpointError(
-            f"{models.path / CLIENTS} was edited: it does not say who has which model"
-        ) from None
+    names = Names(len(shared["which"]), shared.get("names"))
+    if name not in names:
+        few = names.given is not None and len(names) <= FEW_NAMES
+        known_names = ", ".join(names) if few else f"{names[0]} to {names[len(names) - 1]}"
+        raise CheckpointError(f"no final model '{name}' in {folder}: use {known_names}")
+    architecture = shared["architectures"][shared["which"][names.index(name)]]
+    file = f"{known_models.file_name(architecture)}.safetensors"
     if not models.has(file):
-        if file in shared.get("files", ()):
+        if file in shared["files"]:
             raise CheckpointError(
                 f"{models.path / file} is missing: remove {folder / SUMMARY}, then `polyfed resume {folder}` writes it"
                 " again"

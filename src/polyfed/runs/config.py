@@ -18,13 +18,14 @@ from polyfed.federation.method import Method, MethodSettings, find
 from polyfed.federation.wire import WireSettings
 from polyfed.learn import METRICS, MetricName, Training, can_stack
 from polyfed.machine import cores
-from polyfed.models import Budget
+from polyfed.models import Budget, modules_to_trust, trust_flags
 from polyfed.runs.keys import outer_first, parse_assignment, set_key
 from polyfed.schema import SECTION, OneOrMore, as_list, explain
 from polyfed.yaml_files import UnfitYaml, parse_yaml, read_yaml
 
 DEFAULT_CLIENTS = 8
 LONGEST_TIMEOUT = 1e6  # seconds, twelve days; the system's clocks overflow far above
+MOST_FEATURES = 2**16  # a layer of this width takes some hundred MB
 STACK_MOST = 10  # more clients in one stack measured no faster
 VARIANTS = "variants"  # the section of a run file that sweeps alone read
 RUN_NAME = re.compile(r"[\w-][\w.-]*")
@@ -33,6 +34,7 @@ CLIENT_NAME = re.compile(
 )  # begins with a letter: 7 and 0-5 are numbers of clients
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+ModelName = Annotated[str, Field(max_length=250)]
 
 
 class Section(BaseModel):
@@ -157,22 +159,22 @@ SMALLEST_MODEL = "smallest"
 class Models(Section):
     """Which model each client trains."""
 
-    names: Annotated[list[str], OneOrMore, Field(min_length=1)] = ["mlp"]
+    names: Annotated[list[ModelName], OneOrMore, Field(min_length=1)] = ["mlp"]
     """`polyfed models` lists them; `my_models:small_net` is a function of a module of one's own. Several are dealt out
     to the clients."""
     assign: Literal["round-robin", "random", "budget"] = "round-robin"
-    clients: dict[str, str] = {}
+    clients: dict[str, ModelName] = {}
     """For single clients, by name or number, and ranges: {north: wrn-10-1, "0-5": vgg11}. Overrides `assign`."""
-    shares: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
+    shares: dict[ModelName, Annotated[float, Field(ge=0, le=1)]] = {}
     """The share of all clients, drawn at random, that trains a model: {wrn-40-1: 0.5}. The others are dealt the other
     names."""
     budgets: Annotated[list[BudgetSection], OneOrMore] = []
     """For `assign: budget` and drop-out by budget: dealt out to the clients in turn."""
     norm: Literal["batch", "group"] = "batch"
-    features: Annotated[int, Field(ge=1)] | None = None
+    features: Annotated[int, Field(ge=1, le=MOST_FEATURES)] | None = None
     """How many features every built-in model has: a linear layer of this width, with ReLU, in front of its head. null
     leaves each with its own (`polyfed models` lists them)."""
-    server: str | None = None
+    server: ModelName | None = None
     """The server's model, for methods that have one; `smallest` is the clients' with the fewest parameters, and what
     FedORION takes where none is named."""
     own: dict[str, OwnModel] = {}
@@ -182,6 +184,11 @@ class Models(Section):
         """Every model that is named here."""
         server = [self.server] if self.server and self.server != SMALLEST_MODEL else []
         return [*self.names, *self.shares, *self.clients.values(), *server]
+
+    @property
+    def to_trust(self) -> str:
+        """What a command that reads a run with these models must be given: ` --trust my_models`."""
+        return trust_flags(modules_to_trust(self.all_names()))
 
     @field_validator("shares")
     @classmethod

@@ -7,13 +7,14 @@ once: types, sizes, and whether the parts agree, before anything is built from i
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 
 from polyfed.data import InputForm
 from polyfed.federation.ledger import Purpose
 from polyfed.federation.message import Direction
+from polyfed.learn import CONFUSION, MetricName
 from polyfed.runs.assignment import MOST, Count
 
 LARGEST = 1e15  # rounds, seconds and any other number of a run: far above any
@@ -23,7 +24,7 @@ Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 Place = Annotated[int, Field(ge=0, le=int(LARGEST))]
 Size = Annotated[int, Field(ge=1, le=MOST_INPUTS)]
 Counts = list[list[Count]]
-Name = Annotated[str, Field(max_length=250)]  # of a model: it becomes a file's name
+Name = Annotated[str, Field(max_length=250)]  # of a model or a client: it becomes a file's name
 
 
 class _Part(BaseModel):
@@ -71,7 +72,7 @@ class Clients(_Part):
 
     architectures: Annotated[list[Name], Field(min_length=1)]
     which: Annotated[list[Count], Field(min_length=1)]
-    names: list[str] | None = None
+    names: list[Name] | None = None
     files: dict[str, str]
     missing: dict[str, str] = {}
 
@@ -143,6 +144,17 @@ class _Spread(_Part):
     spread: Number | None = None
 
 
+def _kinds(found: dict[MetricName, Any]) -> dict[MetricName, Any]:
+    for name, value in found.items():
+        if value is not None and isinstance(value, list) != (name == CONFUSION):
+            raise ValueError("only confusion is a matrix")
+    return found
+
+
+Metrics = Annotated[dict[MetricName, _Spread | Counts | None], AfterValidator(_kinds)]
+ServerMetrics = Annotated[dict[MetricName, Number | Counts | None], AfterValidator(_kinds)]
+
+
 class _Accuracy(_Part):
     mean: Number
     worst: Number
@@ -160,14 +172,14 @@ class _Scores(_Part):
     fm: Number = 0
     wlp: Number = 0
     validation: Number = 0
-    metrics: dict[str, dict[str, _Spread | Counts | None]] = {}
+    metrics: dict[Literal["own", "whole"], Metrics] = {}
     architectures: dict[str, dict[str, Number]] = {}
 
 
 class _Round(_Scores):
     stages: dict[str, _Scores] = {}
     server: dict[str, Number] = {}
-    server_metrics: dict[str, dict[str, Number | Counts | None]] = {}
+    server_metrics: dict[str, ServerMetrics] = {}
 
 
 class _LastRound(_Round):
@@ -225,7 +237,7 @@ class HistoryLine(_Part):
     clients: dict[str, _ClientScore] = {}
     stages: dict[str, _Scores] = {}
     server: dict[str, Number] = {}
-    server_metrics: dict[str, dict[str, Number | Counts | None]] = {}
+    server_metrics: dict[str, ServerMetrics] = {}
     bytes: dict[Direction, Count] = {}
     failures: list[_Failure] = []
 

@@ -1,22 +1,62 @@
-"""The models that a finished run leaves behind: one safetensors file each."""
+"""The models that a finished run leaves behind: one safetensors file each, with what makes the model again."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import safetensors.torch
+from pydantic import BaseModel, ConfigDict, Field
 
 from polyfed import learn, models
 from polyfed.disk import Folder, digest
 from polyfed.federation import Facts, Method, Server, Weights
-from polyfed.federation.message import METADATA_KEY
+from polyfed.federation.message import METADATA_KEY, header_of
 from polyfed.federation.roster import Roster
+from polyfed.runs.config import MOST_FEATURES
+from polyfed.runs.contents import Description, Name, Size, read_as
 from polyfed.runs.evaluation import Evaluation
 from polyfed.runs.federation import Federation
 
 NO_ROWS = "it holds no training rows, and took no part in learning"
+
+
+class ModelFacts(BaseModel):
+    """What a model's file says of the model, in one value of its metadata."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    architecture: Name
+    shape: Annotated[list[Size], Field(min_length=1, max_length=3)]
+    """Of an input: (channels, height, width), or (features,)."""
+    outputs: Size
+    norm: models.Norm
+    features: Annotated[int, Field(ge=1, le=MOST_FEATURES)] | None
+
+
+def read_facts(data: bytes, description: Description) -> ModelFacts:
+    """What a model's file says, checked before anything is built from it; otherwise a `ValueError` or `MessageError`.
+
+    description: of the run's data. Inputs and outputs must be those that the run had: these are bounded, and the
+        outputs are there by their words.
+    """
+    metadata = header_of(data).get("__metadata__")
+    text = metadata.get(METADATA_KEY) if isinstance(metadata, dict) else None
+    facts = read_as(ModelFacts, _parsed(text))
+    if facts is None:
+        raise ValueError("its metadata do not say what it is")
+    *sides, channels = description.shape  # as rows are read; models take the channels first
+    if facts.shape != [channels, *sides] or facts.outputs != len(description.outputs):
+        raise ValueError("its inputs or outputs are not those of the run's data")
+    return facts
+
+
+def _parsed(text: object) -> object:
+    try:
+        return json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def write(
@@ -28,15 +68,15 @@ def write(
     """
     digests: dict[str, str] = {}
     for name, architecture, weights in _final(federation, server, evaluation, trained):
-        facts = {
-            "architecture": architecture,
-            "shape": server.shape,
-            "outputs": server.outputs,
-            "norm": federation.config.models.norm,
-            "features": federation.config.models.features,
-        }
+        facts = ModelFacts(
+            architecture=architecture,
+            shape=list(server.shape),
+            outputs=server.outputs,
+            norm=federation.config.models.norm,
+            features=federation.config.models.features,
+        )
         # One key: safetensors writes several in no fixed order, and equal models should be equal files.
-        metadata = {METADATA_KEY: json.dumps(facts)}
+        metadata = {METADATA_KEY: json.dumps(facts.model_dump())}
         file = _file(name)
         tensors = {key: tensor.contiguous() for key, tensor in weights.items()}
         data = safetensors.torch.save(tensors, metadata)

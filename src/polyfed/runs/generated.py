@@ -37,8 +37,11 @@ class Generated:
     words: tuple[str, ...]
 
 
-def generated(run: Path, client: str, rows: int = ROWS) -> Generated:
-    """So many images that a client's generator makes at the end of a run; always the same ones."""
+def generated(run: Path, client: str, rows: int = ROWS, *, trust: models.Trust = ()) -> Generated:
+    """So many images that a client's generator makes at the end of a run; always the same ones.
+
+    trust: as for `api.load_model`.
+    """
     form = form_of(run)  # it says what is wrong with a folder that is no run
     config = read_config(run / "config.yaml")
     settings = config.method_settings()
@@ -52,7 +55,7 @@ def generated(run: Path, client: str, rows: int = ROWS) -> Generated:
             f"the generators of {run} make rows of a table, not images: there is nothing to draw"
         )
     try:
-        teacher = api.load_model(run, client)
+        teacher = api.load_model(run, client, trust=trust)
     except api.OwnModelError as error:
         raise ConfigError(
             f"{client} trains '{error.architecture}', a model of your own: samples are drawn for built-in models"

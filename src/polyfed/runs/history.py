@@ -68,11 +68,16 @@ class RunRecord:
         """Whether it is a finished run of every client alone: what gains are measured against."""
         return self.finished and bool(self.config["method"]["name"] == "local")
 
+    @property
+    def resume_command(self) -> str:
+        """What to type so that the run goes on."""
+        return f"polyfed resume {self.path}{RunConfig.model_validate(self.config).models.to_trust}"
+
     @cached_property
     def summary(self) -> dict[str, Any]:
         if not self.finished:
             raise CheckpointError(
-                f"{self.path} has not finished: `polyfed resume {self.path}` goes on from"
+                f"{self.path} has not finished: `{self.resume_command}` goes on from"
                 f" round {self.manifest['round']}"
             )
         return self._files.summary()
