@@ -48,6 +48,25 @@ def test_macs_of_grouped_and_transposed_convolutions() -> None:
     assert size(transposed, (4, 5, 5)).macs == 25 * 4 * 6 * 4
 
 
+def test_macs_are_counted_whichever_way_a_model_computes() -> None:
+    class ByFunctions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.filters, self.weight = (
+                nn.Parameter(torch.zeros(2, 1, 3, 3)),
+                nn.Parameter(torch.zeros(50, 4)),
+            )
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen = nn.functional.conv2d(x, self.filters, padding=1).flatten(1)
+            return nn.functional.linear(seen @ self.weight, torch.eye(4)) + torch.einsum(
+                "ni,ij->nj", seen, self.weight
+            )
+
+    # 5·5 pixels × 2 maps × 9, 50-4 by @, 4-4 by F.linear, 50-4 by einsum.
+    assert size(ByFunctions(), (1, 5, 5)).macs == 25 * 2 * 9 + 50 * 4 + 4 * 4 + 50 * 4
+
+
 def test_memory_of_a_batch_normed_module() -> None:
     # Per row: the 2×4×4 input of the norm and the 32 inputs of the head. Once: mean and deviation of 2
     # channels. Buffers: 2 running means, 2 variances, one counter of 8 bytes.

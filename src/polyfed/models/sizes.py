@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from polyfed import plug_ins
 from polyfed.errors import ModelError, describe
@@ -21,9 +21,6 @@ from polyfed.models.outside import is_outside, is_reference, plug_in_names
 from polyfed.models.precision import fit_types
 from polyfed.models.probe import input_type, materialise, probe
 from polyfed.models.registry import construct, names, own_maker, registered, seeded
-
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ def size(
 ) -> Size:
     """The size of a model, by name or as a module (then `outputs`, `norm` and `features` are ignored).
 
-    MACs are those of convolutions and linear layers, without biases. Memory, in bytes, is
+    MACs are those of convolutions and matrix products, without biases. Memory, in bytes, is
 
         parameters + their gradients + buffers + activations
 
@@ -168,11 +165,13 @@ def _measure(model: nn.Module, shape: Shape, batch: int) -> Size:
     parameters = list(model.parameters())
     fixed = _bytes(parameters) + _bytes(p for p in parameters if p.requires_grad) + _bytes(buffers.values())
     dtype = input_type(model, shape)  # may take passes that are not to be counted
-    with _counting_macs(model) as macs, _keeping([*parameters, *buffers.values()]) as kept:
+    # It counts what is computed, whichever way a model calls it: by layers, or by functions such as `F.linear`.
+    counter = FlopCounterMode(display=False)
+    with counter, _keeping([*parameters, *buffers.values()]) as kept:
         probe(model, shape, rows=rows, training=True, buffers=buffers, dtype=dtype)
     return Size(
         parameters=sum(p.numel() for p in parameters),
-        macs=sum(macs) // rows,
+        macs=counter.get_total_flops() // 2 // rows,  # a multiply-accumulate is two operations
         memory_bytes=fixed + sum(storage.nbytes() for storage in kept.values()) * batch // rows,
         weights_bytes=_bytes(model.state_dict().values()),
     )
@@ -180,28 +179,6 @@ def _measure(model: nn.Module, shape: Shape, batch: int) -> Size:
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(t.numel() * t.element_size() for t in tensors)
-
-
-@contextmanager
-def _counting_macs(model: nn.Module) -> Iterator[list[int]]:
-    """Collects the multiply-accumulates of every call of a convolution or a linear layer."""
-    counts: list[int] = []
-
-    def count(layer: nn.Module, args: tuple[Any, ...], out: Tensor) -> None:
-        if isinstance(layer, nn.Linear):
-            counts.append(out.numel() * layer.in_features)
-        elif isinstance(layer, CONVOLUTIONS):
-            counts.append(out.numel() * layer.in_channels // layer.groups * math.prod(layer.kernel_size))
-        elif isinstance(layer, TRANSPOSED):
-            counts.append(args[0].numel() * layer.out_channels // layer.groups * math.prod(layer.kernel_size))
-
-    counted = (nn.Linear, *CONVOLUTIONS, *TRANSPOSED)
-    handles = [part.register_forward_hook(count) for part in model.modules() if isinstance(part, counted)]
-    try:
-        yield counts
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager

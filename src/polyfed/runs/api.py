@@ -179,8 +179,7 @@ def reopen(
         checked = checked.model_copy(update={"rounds": rounds})
     given = by_name(models)
     _check_given_again(checked.models, given or {})
-    named = [name for name in checked.models.all_names() if name not in (given or {})]
-    known_models.check_trusted(named, trust, folder / CONFIG)
+    known_models.check_trusted(checked.models.all_names(), trust, folder / CONFIG)
     federation = Simulation(checked, data, given)
     federation.verify_data()
     ready = make_engine(engine, workers, checked.timeout)
