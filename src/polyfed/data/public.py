@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +18,7 @@ from polyfed.data.sources import load
 from polyfed.data.splits import draw_stratified
 from polyfed.data.storage import Draft, new_inputs, stored
 from polyfed.errors import DataError
+from polyfed.machine import memory
 from polyfed.schema import SECTION
 
 log = logging.getLogger(__name__)
@@ -117,6 +119,12 @@ def make_noise(
 ) -> DataSet:
     """So many rows of noise in the shape of a data set, normalised as it is and without labels; drawn once."""
     noise.check(kind, like.shape)
+    size = 4 * rows * math.prod(like.shape)
+    if size > memory() // 4:  # it is there twice while it is written
+        raise DataError(
+            f"data.public.rows: {rows} rows of noise take {size / 1e9:.1f} GB, more than a quarter of the memory:"
+            " use fewer"
+        )
     seed = int(rng.integers(2**62))
 
     def build(_: Path) -> Draft:

@@ -23,7 +23,7 @@ class Training(BaseModel):
     """Passes over the client's training data in each round; typically 1 to 10."""
     steps: Annotated[int, Field(ge=1)] | None = None
     """Exactly so many batches instead of whole epochs, the same for every client (as in FedKF's code)."""
-    batch: Annotated[int, Field(ge=1)] = 32
+    batch: Annotated[int, Field(ge=1, le=10**6)] = 32
     """Samples per batch; a client with fewer trains on one batch of what it has."""
     optimiser: Literal["sgd", "adam", "amsgrad", "adamw"] = "sgd"
     """How a step is taken."""

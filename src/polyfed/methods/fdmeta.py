@@ -47,7 +47,7 @@ class FDMetaSettings(public.PublicDistillationSettings):
     """Public rows kept per round."""
     sharpen: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """T of DS-FL's entropy reduction; null is the plain mean."""
-    candidates: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 4.0
+    candidates: Annotated[float, Field(ge=1, le=1e6)] = 4.0
     """So many times `public_rows` are looked at each round."""
     sampling: Literal["entropy", "margin", "random"] = "entropy"
     """The rows with the largest entropy; with the smallest margin between the two best classes; or any."""

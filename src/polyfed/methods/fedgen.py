@@ -63,9 +63,9 @@ class FedGenSettings(MethodSettings):
     """β, the weight of answers like those to generated features; the authors take 10, or 1 for EMNIST."""
     decay: Annotated[float, Field(gt=0, le=1)] = 0.98
     """α and β are multiplied by this after every round."""
-    noise: Annotated[int, Field(ge=1)] = 32
+    noise: Annotated[int, Field(ge=1, le=65_536)] = 32
     """Numbers of noise that features are made of."""
-    width: Annotated[int, Field(ge=2)] = 256
+    width: Annotated[int, Field(ge=2, le=65_536)] = 256
     """Neurons of the generator's hidden layer."""
     generator: learn.Training = learn.Training(
         optimiser="adam", lr=3e-4, weight_decay=1e-2, steps=50, decay=0.98, keep_optimiser=True

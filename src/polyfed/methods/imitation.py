@@ -26,9 +26,9 @@ class ImitationSettings(MethodSettings):
     """λ2, the weight of high activations in the generator's loss (Eq. 3); the paper: 0.1."""
     generator_lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3
     """Learning rate of the generator's Adam; typically 0.001."""
-    noise: Annotated[int, Field(ge=1)] = 100
+    noise: Annotated[int, Field(ge=1, le=65_536)] = 100
     """How many numbers of noise an input is made of; the authors: 100 for EMNIST, 1000 for CIFAR."""
-    width: Annotated[int, Field(ge=2)] = 128
+    width: Annotated[int, Field(ge=2, le=4096)] = 128
     """Channels of the generator's first maps; for feature vectors the neurons of its hidden layers."""
     keep_generator: bool = False
     """Whether a client's generator and its moments last from round to round, in the client's memory (authors: true);

@@ -22,6 +22,8 @@ from polyfed.models.precision import fit_types
 from polyfed.models.probe import input_type, materialise, probe
 from polyfed.models.registry import construct, names, own_maker, registered, seeded
 
+MOST_ROWS = 4096  # that a module with numbers in it is tried with; activations grow with the rows
+
 
 @dataclass(frozen=True)
 class Size:
@@ -160,9 +162,12 @@ class NormStandIn(nn.Module):
 
 
 def _measure(model: nn.Module, shape: Shape, batch: int) -> Size:
-    rows = max(batch, 2)  # BatchNorm refuses to train on one value per channel
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     parameters = list(model.parameters())
+    real = any(not parameter.is_meta for parameter in parameters)
+    rows = max(
+        min(batch, MOST_ROWS) if real else batch, 2
+    )  # BatchNorm refuses to train on one value per channel
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     fixed = _bytes(parameters) + _bytes(p for p in parameters if p.requires_grad) + _bytes(buffers.values())
     dtype = input_type(model, shape)  # may take passes that are not to be counted
     # It counts what is computed, whichever way a model calls it: by layers, or by functions such as `F.linear`.

@@ -26,6 +26,7 @@ from polyfed.yaml_files import UnfitYaml, parse_yaml, read_yaml
 DEFAULT_CLIENTS = 8
 LONGEST_TIMEOUT = 1e6  # seconds, twelve days; the system's clocks overflow far above
 MOST_FEATURES = 2**16  # a layer of this width takes some hundred MB
+LARGEST_WHOLE = 10**18  # but for a seed; what is larger does not fit into 64 bits
 STACK_MOST = 10  # more clients in one stack measured no faster
 VARIANTS = "variants"  # the section of a run file that sweeps alone read
 RUN_NAME = re.compile(r"[\w-][\w.-]*")
@@ -136,7 +137,7 @@ class BudgetSection(Section):
 
     parameters: Annotated[int, Field(ge=1)] | None = None
     macs: Annotated[int, Field(ge=1)] | None = None
-    memory_mb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    memory_mb: Annotated[float, Field(gt=0, le=1e12)] | None = None
 
     def budget(self) -> Budget:
         memory = None if self.memory_mb is None else int(self.memory_mb * 1e6)
@@ -281,7 +282,7 @@ class RunConfig(Section):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     stack: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
     """How many clients of one small architecture are trained stacked in one tensor."""
-    server_threads: Annotated[int, Field(ge=1)] = 1
+    server_threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """Threads for the steps of the server's own model: as many as cores where the server distils much. It changes the
     last bits of results, the number of workers does not."""
 
@@ -355,8 +356,25 @@ def read_config(source: Path | Mapping[str, Any], overrides: Sequence[str] = ())
         config = RunConfig.model_validate(content)
     except ValidationError as error:
         raise ConfigError(explain(error, RunConfig)) from None
-    config.method_settings()
+    _check_sizes({**config.model_dump(exclude={"seed"}), "method": config.method_settings().model_dump()})
     return config
+
+
+def _check_sizes(content: Any, key: str = "") -> None:
+    """Refuse whole numbers that no machine counts to, in any section and in the settings of any method."""
+    if isinstance(content, int) and abs(content) > LARGEST_WHOLE:
+        raise ConfigError(
+            f"{key}: must be at most {LARGEST_WHOLE:g}, not a number of {len(str(content))} digits"
+        )
+    inside = (
+        content.items()
+        if isinstance(content, Mapping)
+        else enumerate(content)
+        if isinstance(content, list | tuple)
+        else ()
+    )
+    for name, value in inside:
+        _check_sizes(value, f"{key}.{name}".lstrip("."))
 
 
 def read_content(source: Path | Mapping[str, Any]) -> dict[str, Any]:
