@@ -17,12 +17,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
-from polyfed.errors import nearest
+from polyfed.errors import ConfigError, nearest
 
 SECTION = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 """For every section of a run file: unknown keys are errors, numbers finite, and docstrings below fields say what they
 mean."""
 
+LARGEST_WHOLE = 10**18  # but for a seed; what is larger does not fit into 64 bits
+LARGEST = 1e30  # of other numbers; what is much larger does not fit into 32 bits, as weights have them
 LONGEST_SHOWN = 60  # letters of a wrong value in a message
 
 
@@ -176,6 +178,22 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for argument in get_args(annotation) for model in _models_in(argument)]
+
+
+def check_sizes(content: Any, key: str = "") -> None:
+    """Refuse numbers that no machine counts to or no weight can be, in any section and the settings of any method."""
+    if isinstance(content, int) and abs(content) > LARGEST_WHOLE:
+        raise ConfigError(
+            f"{key}: must be at most {LARGEST_WHOLE:g}, not a number of {len(str(content))} digits"
+        )
+    if isinstance(content, float) and abs(content) > LARGEST:
+        raise ConfigError(f"{key}: must be at most {LARGEST:g}, not {content:g}")
+    if isinstance(content, Mapping):
+        inside = list(content.items())
+    else:
+        inside = list(enumerate(content)) if isinstance(content, list | tuple) else []
+    for name, value in inside:
+        check_sizes(value, f"{key}.{name}".lstrip("."))
 
 
 # -- what can be set -----------------------------------------------------------------------------------------

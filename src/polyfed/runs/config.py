@@ -20,13 +20,12 @@ from polyfed.learn import METRICS, MetricName, Training, can_stack
 from polyfed.machine import cores
 from polyfed.models import Budget, modules_to_trust, trust_flags
 from polyfed.runs.keys import outer_first, parse_assignment, set_key
-from polyfed.schema import SECTION, OneOrMore, as_list, explain
+from polyfed.schema import SECTION, OneOrMore, as_list, check_sizes, explain
 from polyfed.yaml_files import UnfitYaml, parse_yaml, read_yaml
 
 DEFAULT_CLIENTS = 8
 LONGEST_TIMEOUT = 1e6  # seconds, twelve days; the system's clocks overflow far above
 MOST_FEATURES = 2**16  # a layer of this width takes some hundred MB
-LARGEST_WHOLE = 10**18  # but for a seed; what is larger does not fit into 64 bits
 STACK_MOST = 10  # more clients in one stack measured no faster
 VARIANTS = "variants"  # the section of a run file that sweeps alone read
 RUN_NAME = re.compile(r"[\w-][\w.-]*")
@@ -356,25 +355,8 @@ def read_config(source: Path | Mapping[str, Any], overrides: Sequence[str] = ())
         config = RunConfig.model_validate(content)
     except ValidationError as error:
         raise ConfigError(explain(error, RunConfig)) from None
-    _check_sizes({**config.model_dump(exclude={"seed"}), "method": config.method_settings().model_dump()})
+    check_sizes({**config.model_dump(exclude={"seed"}), "method": config.method_settings().model_dump()})
     return config
-
-
-def _check_sizes(content: Any, key: str = "") -> None:
-    """Refuse whole numbers that no machine counts to, in any section and in the settings of any method."""
-    if isinstance(content, int) and abs(content) > LARGEST_WHOLE:
-        raise ConfigError(
-            f"{key}: must be at most {LARGEST_WHOLE:g}, not a number of {len(str(content))} digits"
-        )
-    inside = (
-        content.items()
-        if isinstance(content, Mapping)
-        else enumerate(content)
-        if isinstance(content, list | tuple)
-        else ()
-    )
-    for name, value in inside:
-        _check_sizes(value, f"{key}.{name}".lstrip("."))
 
 
 def read_content(source: Path | Mapping[str, Any]) -> dict[str, Any]:
