@@ -28,6 +28,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 REASON_LENGTH = 300
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -117,9 +118,12 @@ def in_one_line(text: str) -> str:
 
 def describe(error: BaseException) -> str:
     """An exception in one line."""
-    text = " ".join(str(error).split())
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # anybody's class: its text is anybody's code
+        text = "(its text cannot be read)"
     name = type(error).__name__
-    return f"{name}: {text}"[:REASON_LENGTH] if text else name
+    return (f"{name}: {text}" if text else name)[:REASON_LENGTH]
 
 
 def place_in_users_code(error: BaseException) -> str:
@@ -174,3 +178,17 @@ def nearest(word: str, known: Iterable[str], listed_by: str = "") -> str:
     if close:
         return f"did you mean '{folded[close[0]]}'?"
     return f"`{listed_by}` lists them" if listed_by else f"known: {', '.join(choices)}"
+
+
+_asked_for: list[BaseException] = []
+
+
+def stop_at_once() -> NoReturn:
+    """End what is under way because somebody asked for it by a signal: a `KeyboardInterrupt` that is known as such."""
+    _asked_for[:] = [KeyboardInterrupt()]
+    raise _asked_for[0]
+
+
+def was_asked_for(error: BaseException) -> bool:
+    """Whether an exception is that of `stop_at_once`, rather than one that a client's step raised by itself."""
+    return any(error is each for each in _asked_for)

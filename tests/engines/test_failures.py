@@ -193,27 +193,6 @@ def test_only_the_guilty_of_several_steps_that_travelled_together_is_blamed(
     assert {index: _memory_of(run, index)["rounds"] for index in range(4)} == {0: 3, 1: 3, 2: 3, 3: 2}
 
 
-class Unsaveable(Method):
-    """What a client remembers in round 2 cannot be written down."""
-
-    name = "unsaveable"
-
-    @client_step
-    def train(self, me: Client) -> Fields:
-        me.memory["x"] = torch.zeros(1) if me.moment.round == 1 else {1, 2}
-        return {}
-
-    def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        fleet.ask(self.train, fleet.sample())
-
-
-@pytest.mark.parametrize("engine", [Inline(), Inline(live_bytes=1), Pool(2), Pool(1, live_bytes=1)])
-def test_a_state_that_cannot_be_written_ends_the_run(make_run: MakeRun, engine: Engine) -> None:
-    run = make_run(Unsaveable, engine)
-    with pytest.raises(RunError, match="keeps in its memory cannot be saved: set cannot travel"):
-        run.go()
-
-
 @pytest.mark.parametrize("engine", [Inline(live_bytes=1), Pool(2, live_bytes=1)])
 def test_a_spill_that_fails_ends_the_run_and_is_no_clients_fault(make_run: MakeRun, engine: Engine) -> None:
     run = make_run("local", engine)

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from tests.conftest import MakeRun
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from polyfed import Client, Fields, Fleet, Kind, Method, MethodSettings, Server, client_step, learn
 from polyfed.engines import Inline, Pool
 from polyfed.engines.torch_settings import SETTINGS, settings_put_back
 from polyfed.testing import result_of
+
+
+class Nothing(TorchFunctionMode):
+    """Every operation gives nothing."""
+
+    def __torch_function__(self, *_all: Any, **_named: Any) -> None:
+        return None
+
+
+class Zero(TorchDispatchMode):
+    def __torch_dispatch__(self, *_all: Any, **_named: Any) -> int:
+        return 0
+
+
+def enter_modes() -> None:
+    Zero().__enter__()  # type: ignore[no-untyped-call]
+    Nothing().__enter__()  # type: ignore[no-untyped-call]
+
 
 CHANGES: dict[str, Callable[[], object]] = {
     "gradients": lambda: torch.set_grad_enabled(False),
@@ -27,6 +49,10 @@ CHANGES: dict[str, Callable[[], object]] = {
     "mkldnn": lambda: torch._C._set_mkldnn_enabled(False),
     "denormals": lambda: torch.set_flush_denormal(True),
     "folder": lambda: os.chdir("/"),
+    "signals": lambda: [signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)],
+    "recursion": lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 100),
+    "digits": lambda: sys.set_int_max_str_digits(0),
+    "modes": enter_modes,
 }
 
 

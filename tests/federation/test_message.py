@@ -14,14 +14,18 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from polyfed.errors import MessageError
+from polyfed.federation import message
 from polyfed.federation.message import (
     EMPTY,
+    MOST_BITS,
+    MOST_DEPTH,
     Fields,
     Kind,
     bytes_by_kind,
     decode,
     encode,
     first_not_finite,
+    plain,
     sizes_of,
 )
 
@@ -447,3 +451,35 @@ def test_the_first_field_that_is_not_finite_is_named(spoilt: Any) -> None:
 def test_finite_fields_pass() -> None:
     fields = {str(dtype): torch.ones(2).to(dtype) for dtype in (*DTYPES, torch.float8_e5m2, torch.complex64)}
     assert first_not_finite({**fields, "empty": torch.empty(0), "text": "nan", "none": None, "n": 1}) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[[]] * 3000, {str(number): 1 for number in range(3000)}, [torch.zeros(0)] * 3000],
+    ids=["lists", "numbers", "tensors"],
+)
+def test_what_would_be_refused_for_its_many_values_is_neither_kept_nor_encoded(
+    monkeypatch: pytest.MonkeyPatch, value: Any
+) -> None:
+    monkeypatch.setattr(message, "FREE_BYTES", 0)
+    monkeypatch.setattr(message, "FEW_VALUES", 0)
+    for prepare in (plain, lambda wanted: encode({"value": wanted})):
+        with pytest.raises(TypeError, match="make them a tensor"):
+            prepare(value)
+
+
+def test_what_can_be_encoded_can_be_decoded_at_the_very_bounds() -> None:
+    deep: Any = 2**MOST_BITS - 1
+    for _ in range(MOST_DEPTH - 1):
+        deep = [deep]
+    assert decode(encode({"x": deep})) == {"x": deep}
+    for beyond in ([deep], 2**MOST_BITS):
+        with pytest.raises(TypeError, match="cannot travel"):
+            encode({"x": beyond})
+
+
+def test_a_tensor_that_is_stored_as_its_opposite_arrives_as_it_is() -> None:
+    conjugated = torch.tensor([1 + 2j]).conj()
+    arrived = decode(encode({"number": conjugated, "imaginary": conjugated.imag}))
+    assert arrived["number"].tolist() == [1 - 2j]
+    assert arrived["imaginary"].tolist() == [-2.0]

@@ -7,6 +7,7 @@ the client's state is what it was before, and the outcome is a `Failure` with it
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import time
 import traceback
@@ -20,18 +21,29 @@ from torch import nn
 
 from polyfed import disk, learn
 from polyfed.disk import SavedState
+from polyfed.engines.initial_models import InitialModels
 from polyfed.engines.process_setup import keep_freed_memory
 from polyfed.engines.torch_settings import settings_put_back
-from polyfed.errors import MethodError, RunError, describe, place_in_users_code
+from polyfed.engines.transaction import Transaction
+from polyfed.errors import (
+    MessageError,
+    MethodError,
+    RunError,
+    describe,
+    place_in_users_code,
+    was_asked_for,
+)
 from polyfed.federation.engine import DIVERGED, Call, Failure, Outcome, Population, Success, Task
 from polyfed.federation.fields import why_report_refused
-from polyfed.federation.message import EMPTY, Fields, Weights, decode, encode, first_not_finite, tensors_in
+from polyfed.federation.message import EMPTY, Fields, decode, encode, first_not_finite, plain, tensors_in
 from polyfed.federation.method import Step, check_declared, learning_rates
 from polyfed.federation.nodes import Assistant, Client, copied
 from polyfed.federation.program import Program, step_name
 from polyfed.machine import cores, memory
 
 logger = logging.getLogger(__name__)
+
+MOST_TOLD = 100_000  # characters of a traceback
 
 # States kept in memory by one process before the oldest go to disk: a quarter of the memory, if every core has one.
 LIVE_BYTES = max(128 * 2**20, memory() // (4 * cores()))
@@ -62,8 +74,8 @@ class Host:
         self._files: dict[int, Path] = {}
         self._changed: set[int] = set()
         self._live_total = 0
-        self._common_models = _InitialModels(population)
-        self._scratch_models = _InitialModels(population)
+        self._common_models = InitialModels(population)
+        self._scratch_models = InitialModels(population)
         self._assistant: Assistant | None = None
         self._common: tuple[bytes, dict[str, Any]] = (b"", {})
 
@@ -71,24 +83,27 @@ class Host:
 
     def run_unit(self, task: Task, unit: Sequence[Call]) -> list[Outcome]:
         """Do a task's step for the clients of one unit, or a job of the server's."""
-        with settings_put_back():
-            return self._run_unit(task, unit)
-
-    def _run_unit(self, task: Task, unit: Sequence[Call]) -> list[Outcome]:
         step = self.program.step(task.step)
         if unit[0].client is None:
             return [self._run_job(task, step, call) for call in unit]
         together = getattr(step, "together", None)
         if together is not None and len(unit) > 1:
-            try:
-                outcomes = self._run_together(task, together, unit)
-            except Exception as error:
-                # One of them spoils the stack: alone, each answers for itself.
-                logger.debug("stacked step failed, running one by one: %s", describe(error))
-                outcomes = None
+            outcomes = self._run_stacked(task, together, unit)
             if outcomes is not None:
                 return outcomes
         return [self._run_alone(task, step, call) for call in unit]
+
+    def _run_stacked(self, task: Task, together: Step, unit: Sequence[Call]) -> list[Outcome] | None:
+        """A stack's outcomes; None if one of its clients spoils it: alone, each answers for itself."""
+        try:
+            us = [self.client(index, place) for place, index in enumerate(_clients(unit))]
+            outcomes = self._run_together(task, together, unit, us)
+        except (_StepRaised, _NotMade) as error:
+            logger.debug("stacked step failed, running one by one: %s", describe(error.__cause__ or error))
+            return None
+        for index, me in zip(_clients(unit), us, strict=True):
+            self._keep(index, me)
+        return outcomes
 
     def _run_job(self, task: Task, step: Step, call: Call) -> Outcome:
         """A part of the server's work: nothing of it lasts here."""
@@ -97,76 +112,83 @@ class Host:
             self._assistant = self.population.assistant(self._scratch_models.take)
         self._scratch_models.forget()
         try:
-            reply = encode(step(self._assistant, **self._payload(task, call)))
-        except Exception as error:
+            with settings_put_back():
+                reply = encode(step(self._assistant, **self._payload(task, call)))
+        except BaseException as error:
             return _failure(task, call, error)
         return Success(None, reply, time.perf_counter() - started)
 
     def _run_alone(self, task: Task, step: Step, call: Call) -> Outcome:
+        """One client's step. Whatever is raised in between is the client's failure; around it, the engine's."""
         started = time.perf_counter()
-        reads_only = self._reads_only(task, step)
         assert call.client is not None
-        me: Client | None = None
-        before: dict[str, Any] = {}
+        reads_only = self._reads_only(task, step)
         try:
             me = self.client(call.client)
-            if not reads_only:
-                before = me.state(self.keeps)
+        except _NotMade as error:
+            return _failure(task, call, error.__cause__ or error)
+        transaction = self._begin(me, task, call, reads_only=reads_only)
+        _seed_layers(me)
+        try:
             payload = self._payload(task, call)
-            self._enter(me, task, call)
-            _seed_layers(me)
-            fields = step(me, **payload) or {}
+            with settings_put_back():
+                # At once: what a step gives back may have code of its own, which must not run later.
+                fields = plain(step(me, **payload) or {})
             if not reads_only:
                 self._check_finite(me)
-            reply, report = self._sealed(task, call, me, fields)
+            reply, report = self._sealed(task, call, me, fields, transaction)
             if self.timeout is not None and time.perf_counter() - started > self.timeout:
                 raise TimeoutError(too_slow(self.timeout))
-        except RunError:
-            raise  # not this client's fault, and not to be gone on with
-        except Exception as error:
-            if me is not None:
-                me.restore(before)
-            return _failure(task, call, error)
+        except BaseException as error:
+            failure = _failure(task, call, error)
+            transaction.roll_back()
+            return failure
         if not reads_only:
-            self._keep(me)
+            self._keep(call.client, me)
         return Success(call.client, reply, time.perf_counter() - started, report)
 
-    def _run_together(self, task: Task, together: Step, unit: Sequence[Call]) -> list[Outcome] | None:
-        """A stack's outcomes; None if these clients cannot be stacked after all."""
+    def _run_together(
+        self, task: Task, together: Step, unit: Sequence[Call], us: Sequence[Client]
+    ) -> list[Outcome]:
+        """A stack's outcomes; `_StepRaised` if there are none, and its clients are what they were before."""
         started = time.perf_counter()
-        indices = [call.client for call in unit if call.client is not None]
-        us = [self.client(index, place) for place, index in enumerate(indices)]
-        before = [me.state(self.keeps) for me in us]
+        transactions = [
+            self._begin(me, task, call, reads_only=False) for me, call in zip(us, unit, strict=True)
+        ]
+        _seed_layers(us[0])
         try:
-            for me, call in zip(us, unit, strict=True):
-                self._enter(me, task, call)
-            _seed_layers(us[0])
             payloads = [self._payload(task, call) for call in unit]
-            replies = together(self.program.owner(task.step), us, payloads)
+            with settings_put_back():
+                replies = plain(together(self.program.owner(task.step), us, payloads))
             if replies is None:
-                raise _NotStacked
+                raise ValueError("these clients cannot be stacked after all")
             for me in us:
                 self._check_finite(me)
-            sealed = [self._sealed(task, *each) for each in zip(unit, us, replies, strict=True)]
+            sealed = [self._sealed(task, *each) for each in zip(unit, us, replies, transactions, strict=True)]
             if self.timeout is not None and time.perf_counter() - started > self.timeout * len(us):
                 raise TimeoutError(too_slow(self.timeout))
         except BaseException as error:
-            for me, state in zip(us, before, strict=True):
-                me.restore(state)
-            if isinstance(error, _NotStacked):
-                return None
-            raise
-        for me in us:
-            self._keep(me)
+            if was_asked_for(error):
+                raise
+            for transaction in transactions:
+                transaction.roll_back()
+            raise _StepRaised from error
         seconds = (time.perf_counter() - started) / len(unit)
         return [
             Success(index, reply, seconds, report)
-            for index, (reply, report) in zip(indices, sealed, strict=True)
+            for index, (reply, report) in zip(_clients(unit), sealed, strict=True)
         ]
+
+    def _begin(self, me: Client, task: Task, call: Call, *, reads_only: bool) -> Transaction:
+        """Get a client ready for a step."""
+        me.enter(dataclasses.replace(task.moment, measuring=call.measuring))
+        self._scratch_models.forget()
+        new_model = functools.partial(self.population.own_model, me.facts.index)
+        return Transaction(me, self.keeps, reads_only=reads_only, new_model=new_model)
 
     def _check_finite(self, me: Client) -> None:
         """Training that diverged is a failed step: the client keeps the weights that it had before."""
-        if not learn.all_finite(me.model):
+        if isinstance(me.model, nn.Module) and not learn.all_finite(me.model):
             rates = learning_rates(self.program.method)
             raise FloatingPointError(f"its weights are no longer finite, {DIVERGED} {rates}")
 
@@ -175,10 +197,6 @@ class Host:
         owner = self.program.owner(task.step)
         left = self.program.wire_up(owner).leaves_residuals(owner.kinds_up())
         return getattr(step, "reads_only", False) and not left
-
-    def _enter(self, me: Client, task: Task, call: Call) -> None:
-        me.enter(dataclasses.replace(task.moment, measuring=call.measuring))
-        self._scratch_models.forget()
 
     def _sent_to_all(self, task: Task) -> dict[str, Any]:
         """What all clients of a task were sent, as it arrived: to be read, not changed."""
@@ -201,11 +219,14 @@ class Host:
             ]
         return payload
 
-    def _sealed(self, task: Task, call: Call, me: Client, fields: Fields) -> tuple[bytes, bytes]:
+    def _sealed(
+        self, task: Task, call: Call, me: Client, fields: Fields, transaction: Transaction
+    ) -> tuple[bytes, bytes]:
         """The encoded reply and report, once they are known to hold what was declared, and numbers."""
         owner = self.program.owner(task.step)
         short = step_name(task.step)
-        fields = {name: fields[name] for name in fields}  # whatever kind of mapping it was
+        report = encode(Client.report(me))  # its own, whatever the step put in its place
+        transaction.commit()
         check_declared(owner, fields, short)
         wire = self.program.wire_up(owner)
         packed: Fields = fields
@@ -219,7 +240,6 @@ class Host:
             spoilt = first_not_finite(packed)  # what is finite in 32 bits need not be so in 16
         if spoilt is not None:
             raise FloatingPointError(f"its reply '{spoilt}' holds NaN or infinity")
-        report = encode(me.report())
         if report != EMPTY:  # as it will arrive: an object may show one thing and send another
             reason = why_report_refused(decode(report), owner.stages, owner.notes, me.outputs)
             if reason is not None:
@@ -231,28 +251,40 @@ class Host:
     def client(self, index: int, place: int = 0) -> Client:
         """The client as it was left: live, from its file, or new. `place` is its place in a stack."""
         me = self._live.get(index)
+        own = "model" in self.keeps
         if me is not None:
             self._live.move_to_end(index)
-            if "model" not in self.keeps:
+            if not own:
                 me.model = self._common_model(index, place)
             return me
-        own = "model" in self.keeps
-        model = self.population.own_model(index) if own else self._common_model(index, place)
-        me = self.population.client(index, model, self._scratch_models.take)
-        if index in self._files:
-            me.restore(decode(disk.read_file(self._files[index])))
+        state = self._stored(index)
+        try:
+            model = self.population.own_model(index) if own else self._common_model(index, place)
+            me = self.population.client(index, model, self._scratch_models.take)
+        except Exception as error:
+            raise _NotMade from error
+        me.restore(state)
         if self.keeps:
             self._admit(index, me)
         return me
+
+    def _stored(self, index: int) -> dict[str, Any]:
+        """A client's state from its file, if it has one."""
+        path = self._files.get(index)
+        try:
+            return decode(disk.read_file(path)) if path is not None else {}
+        except (OSError, MessageError) as error:
+            name = self.population.name(index)
+            raise RunError(f"cannot read the state of {name} again: {describe(error)}") from error
 
     def _common_model(self, index: int, place: int) -> nn.Module:
         """The model of a client that does not keep one: its architecture's, with the common initial weights."""
         return self._common_models.reset(self.population.architecture(index), place)
 
-    def _keep(self, me: Client) -> None:
+    def _keep(self, index: int, me: Client) -> None:
         if self.keeps:
-            self._changed.add(me.facts.index)
-            self._admit(me.facts.index, me)
+            self._changed.add(index)
+            self._admit(index, me)
 
     def _admit(self, index: int, me: Client) -> None:
         """Count a client among the live ones; the longest unused go to disk where there are too many."""
@@ -290,8 +322,8 @@ class Host:
     def _encoded(self, me: Client) -> bytes:
         try:
             return encode(me.state(self.keeps))
-        except TypeError as error:
-            raise RunError(f"what {me.name} keeps in its memory cannot be saved: {error}") from error
+        except Exception as error:
+            raise RunError(f"what {me.name} keeps cannot be saved: {describe(error)}") from error
 
     def give(self, index: int) -> tuple[bytes | None, bool]:
         """Give a client away: its state (None if it is still the initial one), and whether it is not saved as it is."""
@@ -332,51 +364,30 @@ class Host:
         self._files = dict(states)
 
 
-class _NotStacked(Exception):
-    """Clients that a stacked twin would rather have run one by one."""
+class _StepRaised(Exception):
+    """A stacked step failed; its cause says why."""
 
 
-class _InitialModels:
-    """One model object per architecture and place, set back to the common initial weights when it is handed out."""
-
-    def __init__(self, population: Population) -> None:
-        self._population = population
-        self._models: dict[tuple[str, int], nn.Module] = {}
-        self._initial: dict[str, Weights] = {}
-        self._parameters: dict[tuple[str, int], list[tuple[nn.Parameter, bool]]] = {}
-        self._taken: set[tuple[str, int]] = set()
-
-    def take(self, architecture: str, place: int = 0) -> nn.Module:
-        """The model as it was left earlier in this step; at first with the initial weights."""
-        if (architecture, place) not in self._taken:
-            self._taken.add((architecture, place))
-            learn.make_ready(self.reset(architecture, place))
-        return self._models[architecture, place]
-
-    def forget(self) -> None:
-        """A new step: nothing of the last one is left."""
-        self._taken.clear()
-
-    def reset(self, architecture: str, place: int) -> nn.Module:
-        """The model with the initial weights."""
-        key = (architecture, place)
-        if key not in self._models:
-            model = self._models[key] = self._population.build(architecture)
-            self._parameters[key] = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-            self._initial.setdefault(architecture, learn.weights_of(model))
-        for parameter, trained in self._parameters[key]:
-            if parameter.requires_grad is not trained:
-                parameter.requires_grad = trained
-        learn.load_weights(self._models[key], self._initial[architecture])
-        return self._models[key]
+class _NotMade(Exception):
+    """A client or its model could not be made, in code that may be the user's; its cause says why."""
 
 
-def _failure(task: Task, call: Call, error: Exception) -> Failure:
-    """Why a step failed, and where in the user's own code, if it was there."""
-    place = place_in_users_code(error)
-    reason = f"{describe(error)} ({place})" if place else describe(error)
-    told = "".join(traceback.format_exception(error))
-    return Failure(call.client, step_name(task.step), reason, told)
+def _clients(unit: Sequence[Call]) -> list[int]:
+    return [call.client for call in unit if call.client is not None]
+
+
+def _failure(task: Task, call: Call, error: BaseException) -> Failure:
+    """Why a step failed, and where in the user's own code, if it was there. Raised again if it was no step's doing."""
+    if was_asked_for(error):
+        raise error
+    try:
+        place = place_in_users_code(error)
+        reason = f"{describe(error)} ({place})" if place else describe(error)
+        told = "".join(traceback.format_exception(error))
+    except BaseException:  # an exception is anybody's object: asking it anything may fail
+        reason = told = f"{type(error).__name__:.100}, of which nothing can be told"
+    readable = told[-MOST_TOLD:].encode(errors="backslashreplace").decode()
+    return Failure(call.client, step_name(task.step), reason, readable)
 
 
 def too_slow(timeout: float) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,7 @@ import torch
 from polyfed.disk import SavedState
 from polyfed.engines.host import LIVE_BYTES, Host
 from polyfed.engines.process_setup import warm_up
+from polyfed.errors import stop_at_once
 from polyfed.federation.engine import Outcome, Population, Task
 from polyfed.federation.program import Program
 
@@ -50,11 +53,17 @@ class Inline:
 
 @contextmanager
 def _as_in_a_worker() -> Iterator[None]:
-    """One thread, and the caller's global random state put back afterwards."""
+    """One thread, the caller's global random state put back afterwards, and Ctrl-C told from a step's own doing."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    handled = handled and threading.current_thread() is threading.main_thread()
+    if handled:
+        signal.signal(signal.SIGINT, lambda _signal, _frame: stop_at_once())
     try:
         with torch.random.fork_rng(devices=[]):
             yield
     finally:
         torch.set_num_threads(threads)
+        if handled:
+            signal.signal(signal.SIGINT, signal.default_int_handler)

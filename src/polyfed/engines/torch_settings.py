@@ -1,8 +1,11 @@
-"""PyTorch's settings that hold for a whole process: what a step does to them ends with the step."""
+"""Settings that hold for a whole process, most of them PyTorch's: what a step does to them ends with the step."""
 
 from __future__ import annotations
 
 import os
+import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -38,8 +41,31 @@ def _enter_folder(folder: Path | None) -> None:
             os.chdir(folder)
 
 
+def _signals() -> list[Any]:
+    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+
+def _handle_signals(handlers: list[Any]) -> None:
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), handlers, strict=True):
+            if handler is not None:  # else it is not Python's
+                signal.signal(number, handler)
+
+
+def _leave_modes(depths: tuple[int, int]) -> None:
+    """Leave the modes that a step entered and did not leave: every later operation would go through them."""
+    while torch._C._len_torch_function_stack() > depths[0]:
+        torch._C._pop_torch_function_stack()
+    while torch._C._len_torch_dispatch_stack() > depths[1]:
+        torch._C._pop_torch_dispatch_stack(None)
+
+
 # How each is read, and how it is put back.
 SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "modes": (
+        lambda: (torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()),
+        _leave_modes,
+    ),
     "gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
     "dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "device": (torch.get_default_device, _set_device),
@@ -63,12 +89,15 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "mkldnn": (torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled),
     "denormals": (lambda: SMALLEST * 1.0 == 0.0, torch.set_flush_denormal),
     "folder": (_folder, _enter_folder),
+    "signals": (_signals, _handle_signals),
+    "recursion": (sys.getrecursionlimit, sys.setrecursionlimit),
+    "digits": (sys.get_int_max_str_digits, sys.set_int_max_str_digits),
 }
 
 
 @contextmanager
 def settings_put_back() -> Iterator[None]:
-    """Put PyTorch's settings, and the working folder, back to what they were before."""
+    """Put PyTorch's settings, the working folder and the like back to what they were before."""
     before = {name: read() for name, (read, _) in SETTINGS.items()}
     try:
         yield

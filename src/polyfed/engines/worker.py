@@ -37,7 +37,9 @@ def work(
     """
     _end_with_the_pool()
     torch.set_num_threads(1)  # first of all: a fork of a process with threads hangs at its first threaded op
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pool's business
+    for number in (signal.SIGINT, signal.SIGTERM):  # stopping is the pool's business
+        signal.signal(number, signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)
     _let_the_pool_finish()
     for other in others:
         other.close()
@@ -182,7 +184,7 @@ def write_outcomes(outcomes: Sequence[tuple[int, list[Outcome]]], folder: Path) 
                 blobs += [outcome.reply, outcome.report] if reported else [outcome.reply]
             else:
                 rows.append([outcome.client, outcome.step, outcome.reason, "failed"])
-                blobs.append(outcome.traceback.encode())
+                blobs.append(outcome.traceback.encode(errors="backslashreplace"))
         heads.append([place, rows])
     return pack({"outcomes": heads}, blobs, folder)
 

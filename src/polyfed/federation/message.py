@@ -7,6 +7,7 @@ says where each belongs. `decode` accepts hostile bytes: it raises `MessageError
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,6 @@ from typing import Any, Literal, TypeAlias
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from polyfed.errors import MessageError
@@ -32,6 +32,12 @@ VALUE_BYTES = 64
 MOST_GROWTH = 8
 FREE_BYTES = 16 * 2**20
 LARGEST = sys.float_info.max  # a whole number beyond cannot be reckoned with
+
+# More than this is neither sent nor kept: so what was encoded can be decoded, wherever that is done.
+MOST_DEPTH = 64
+MOST_VALUES = 2**20
+FEW_VALUES = 2**14  # that never take too much of a header
+MOST_BITS = 10_000  # of a whole number: as text it is written and read by every Python
 
 
 class Kind(StrEnum):
@@ -70,9 +76,12 @@ def encode(fields: Fields) -> bytes:
     if not fields:
         return EMPTY
     tensors: dict[str, Tensor] = {}
-    skeleton = _fold(fields, tensors)["d"]
+    skeleton = _fold(_Plain().of(fields, MOST_DEPTH), tensors)["d"]
     _separate(tensors)
-    return safetensors.torch.save(tensors, {METADATA_KEY: json.dumps(skeleton)})
+    data = safetensors.torch.save(tensors, {METADATA_KEY: json.dumps(skeleton)})
+    if _grows_too_much(data, _header_text(data)):
+        raise TypeError("so many numbers, texts or lists cannot travel one by one: make them a tensor")
+    return data
 
 
 def decode(data: bytes) -> dict[str, Any]:
@@ -85,16 +94,27 @@ def decode(data: bytes) -> dict[str, Any]:
         if not isinstance(skeleton, dict):
             raise MessageError("a message must be a set of named fields")
         tensors = safetensors.torch.load(data)
-        fields = {name: _unfold(folded, tensors) for name, folded in skeleton.items()}
+        fields = {name: _unfold(folded, tensors, MOST_DEPTH) for name, folded in skeleton.items()}
         if tensors:
             raise MessageError("not a message: a tensor belongs to no field")
     except MessageError:
         raise
-    except (SafetensorError, ArithmeticError, LookupError, RecursionError, RuntimeError) as error:
-        raise MessageError(f"not a message: {type(error).__name__}: {error!s:.200}") from error
-    except (AttributeError, TypeError, ValueError) as error:
+    except Exception as error:  # whatever hostile bytes may bring about
         raise MessageError(f"not a message: {type(error).__name__}: {error!s:.200}") from error
     return fields
+
+
+def plain(value: Any) -> Any:
+    """A value as it travels and as it is kept: plain dictionaries, lists, numbers, texts and dense tensors.
+
+    Whatever class it is of, what comes back has no code of its own any more. A `TypeError` says what cannot travel.
+    Tensors are not copied.
+    """
+    walk = _Plain()
+    found = walk.of(value, MOST_DEPTH)
+    if MOST_VALUES - walk.left > FEW_VALUES:
+        encode({"value": found})  # so many that they might be refused for it
+    return found
 
 
 def sizes_of(fields: Fields) -> dict[str, int]:
@@ -155,25 +175,104 @@ def _finite(value: Value) -> bool:
     return True
 
 
-def _fold(value: Value, tensors: dict[str, Tensor]) -> Any:
-    """JSON for a value: a tensor becomes {"t": name}, a dictionary {"d": …}, a list {"l": …}."""
-    if isinstance(value, Tensor):
-        if value.layout is not torch.strided or value.is_meta or value.is_quantized:
-            raise TypeError("a sparse, quantised or meta tensor cannot travel: make it a dense one")
+class _Plain:
+    """One walk through a value. A value that contains itself is too deep; one list in many places is too many."""
+
+    def __init__(self) -> None:
+        self.left = MOST_VALUES
+
+    def of(self, value: Any, levels: int) -> Any:
+        # Types are asked for, never `isinstance`: an object may say that it is of another class.
+        kind = type(value)
+        self.left -= 1
+        if self.left < 0:
+            raise TypeError(f"over {MOST_VALUES:,} values cannot travel one by one: make them tensors")
+        if kind is str or kind is float or value is None:
+            return value
+        if issubclass(kind, Tensor):
+            return _plain_tensor(value)
+        if not issubclass(kind, (list, tuple, Mapping)):
+            return _plain_scalar(value)
+        if levels == 0:
+            raise TypeError(
+                f"what is more than {MOST_DEPTH} levels deep cannot travel: use fewer lists in lists"
+            )
+        if issubclass(kind, Mapping):
+            items = dict.items(value) if issubclass(kind, dict) else value.items()
+            return {_plain_key(key): self.of(item, levels - 1) for key, item in items}
+        items = list.__iter__(value) if issubclass(kind, list) else tuple.__iter__(value)
+        return [self.of(item, levels - 1) for item in items]
+
+
+def _plain_key(key: Any) -> str:
+    if not issubclass(type(key), str):
+        raise TypeError("the keys of a dictionary that travels must be texts")
+    return str.__str__(key)
+
+
+def _plain_scalar(value: Any) -> str | float | bool:
+    kind = type(value)
+    if issubclass(kind, int):
+        number = value if kind in (int, bool) else int.__int__(value)
+        if number.bit_length() > MOST_BITS:
+            raise TypeError(f"a whole number of more than {MOST_BITS:,} bits cannot travel")
+        return number
+    if issubclass(kind, (str, float)):
+        return str.__str__(value) if issubclass(kind, str) else float.__float__(value)
+    raise TypeError(f"{kind.__name__:.100} cannot travel: use tensors, numbers, texts, lists or dictionaries")
+
+
+def _plain_tensor(tensor: Tensor) -> Tensor:
+    kind = type(tensor)
+    if kind is not Tensor:
+        if kind.__torch_dispatch__ != Tensor.__torch_dispatch__:
+            raise TypeError(f"{kind.__name__:.100} cannot travel: make it a plain tensor")
+        with torch._C.DisableTorchFunctionSubclass():
+            tensor = Tensor.as_subclass(Tensor.detach(tensor), Tensor)
+    if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized or tensor.is_nested:
+        raise TypeError("a sparse, nested, quantised or meta tensor cannot travel: make it a dense one")
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or not has_memory(tensor):
+        raise TypeError("a tensor without memory of its own cannot travel: make it a dense one")
+    if not _travels(tensor.dtype):
+        raise TypeError(f"a tensor of {tensor.dtype} cannot travel: make it one of float32")
+    if tensor.is_conj() or tensor.is_neg():  # the bytes in memory are not its numbers
+        tensor = tensor.resolve_conj().resolve_neg()
+    return tensor.detach() if tensor.requires_grad else tensor
+
+
+def has_memory(tensor: Tensor) -> bool:
+    """Whether the numbers of a dense tensor are there: reading one whose storage was cut ends the process."""
+    if not tensor.numel():
+        return True
+    last = tensor.storage_offset() + tensor.numel() - 1
+    if not tensor.is_contiguous():
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        last = tensor.storage_offset() + sum((size - 1) * step for size, step in steps)
+    return (last + 1) * tensor.itemsize <= tensor.untyped_storage().nbytes()
+
+
+@functools.cache
+def _travels(dtype: torch.dtype) -> bool:
+    """Whether the bytes of a message can hold numbers of this type, and give them back."""
+    try:
+        data = safetensors.torch.save({"0": torch.empty(1, dtype=dtype)})
+        return safetensors.torch.load(data)["0"].dtype == dtype
+    except Exception:  # it depends on the versions which error it is
+        return False
+
+
+def _fold(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """JSON for a plain value: a tensor becomes {"t": name}, a dictionary {"d": …}, a list {"l": …}."""
+    kind = type(value)
+    if kind is Tensor:
         name = str(len(tensors))
-        tensors[name] = value.detach().cpu().contiguous()
+        tensors[name] = value.cpu().contiguous()
         return {"t": name}
-    if isinstance(value, Mapping):
-        if not all(isinstance(key, str) for key in value):
-            raise TypeError("the keys of a dictionary that travels must be texts")
+    if kind is dict:
         return {"d": {key: _fold(item, tensors) for key, item in value.items()}}
-    if isinstance(value, (list, tuple)):
+    if kind is list:
         return {"l": [_fold(item, tensors) for item in value]}
-    if value is None or isinstance(value, (str, int, float, bool)):
-        return value
-    raise TypeError(
-        f"{type(value).__name__} cannot travel: use tensors, numbers, texts, lists or dictionaries"
-    )
+    return value
 
 
 def _separate(tensors: dict[str, Tensor]) -> None:
@@ -186,7 +285,9 @@ def _separate(tensors: dict[str, Tensor]) -> None:
         seen.add(storage)
 
 
-def _unfold(folded: Any, tensors: dict[str, Tensor]) -> Any:
+def _unfold(folded: Any, tensors: dict[str, Tensor], levels: int) -> Any:
+    if type(folded) is int and folded.bit_length() > MOST_BITS:
+        raise MessageError("not a message: a number that is too long")
     if not isinstance(folded, dict):
         if isinstance(folded, list):
             raise MessageError("not a message: a bare list in the skeleton")
@@ -194,25 +295,35 @@ def _unfold(folded: Any, tensors: dict[str, Tensor]) -> Any:
     ((tag, content),) = folded.items()
     if tag == "t":
         return tensors.pop(content)  # each belongs to one place
+    if levels == 0:
+        raise MessageError(f"not a message: more than {MOST_DEPTH} levels deep")
     if tag == "d":
-        return {key: _unfold(item, tensors) for key, item in content.items()}
+        return {key: _unfold(item, tensors, levels - 1) for key, item in content.items()}
     if tag == "l" and isinstance(content, list):
-        return [_unfold(item, tensors) for item in content]
+        return [_unfold(item, tensors, levels - 1) for item in content]
     raise MessageError(f"not a message: tag {tag!r:.20} in the skeleton")
 
 
 def header_of(data: bytes) -> dict[str, Any]:
     """The header of safetensors bytes, or `MessageError`."""
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or length > len(data) - 8:
-        raise MessageError("not a message: truncated")
-    text = data[8 : 8 + length]
-    if VALUE_BYTES * sum(map(text.count, b"{[,:")) > MOST_GROWTH * len(data) + FREE_BYTES:
+    text = _header_text(data)
+    if _grows_too_much(data, text):
         raise MessageError("not a message: its header would take many times its size in memory")
     header = json.loads(text)
     if not isinstance(header, dict):
         raise MessageError("not a message: no header")
     return header
+
+
+def _header_text(data: bytes) -> bytes:
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length > len(data) - 8:
+        raise MessageError("not a message: truncated")
+    return data[8 : 8 + length]
+
+
+def _grows_too_much(data: bytes, header: bytes) -> bool:
+    return VALUE_BYTES * sum(map(header.count, b"{[,:")) > MOST_GROWTH * len(data) + FREE_BYTES
 
 
 EMPTY = safetensors.torch.save({}, {METADATA_KEY: "{}"})

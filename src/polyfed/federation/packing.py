@@ -24,6 +24,8 @@ from torch import Tensor
 from polyfed.errors import MessageError
 
 SMALL = 64  # entries; below that, names and ranges would cost what is saved
+MOST_ENTRIES = 2**31  # of which places in 32 bits can tell
+MOST_SIZES = 64  # of a tensor's shape
 
 _INT8 = {"int8", "low", "step"}
 _TOP = {"top", "values", "shape"}
@@ -106,12 +108,18 @@ class Top:
             and places.dim() == 1
             and places.shape == values.shape
             and isinstance(shape, list)
+            and len(shape) <= MOST_SIZES
             and all(type(size) is int and size > 0 for size in shape)
         ):
             raise MessageError("entries of a tensor without their places")
         entries = math.prod(shape)
         # So what is made is never larger than the share says, whatever size is claimed.
-        if len(places) != self._count(entries) or int(places.min()) < 0 or int(places.max()) >= entries:
+        if (
+            entries > MOST_ENTRIES
+            or len(places) != self._count(entries)
+            or int(places.min()) < 0
+            or int(places.max()) >= entries
+        ):
             raise MessageError(f"entries of a tensor that are not {self.share:g} of it")
         flat = torch.zeros(entries, device=values.device)
         flat[places.long()] = values

@@ -29,6 +29,7 @@ from pydantic import AfterValidator, BaseModel, model_validator
 from torch import Tensor
 
 from polyfed import learn
+from polyfed.errors import MessageError, describe
 from polyfed.federation.message import Direction, Fields, Kind
 from polyfed.federation.packing import SMALL, Packing, looks_packed, packing_of
 from polyfed.schema import SECTION
@@ -108,7 +109,12 @@ class Wire:
         sent: Fields | None = None,
     ) -> dict[str, Any]:
         """What was packed, in 32 bits again; a `MessageError` if it cannot be unpacked."""
-        return dict(self._each(fields, kinds, direction, _unpacked, sent))
+        try:
+            return dict(self._each(fields, kinds, direction, _unpacked, sent))
+        except MessageError:
+            raise
+        except Exception as error:  # whatever a hostile message may bring about
+            raise MessageError(f"cannot be unpacked: {describe(error)}") from error
 
     def packs(self, direction: Direction) -> bool:
         """Whether anything is packed on this way."""
