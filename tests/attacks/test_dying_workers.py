@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,8 +16,11 @@ import pytest
 from tests.conftest import MakeRun
 
 from polyfed import Client, Fields, Fleet, Kind, Method, MethodSettings, Server, client_step, disk
-from polyfed.engines import Inline, Pool
+from polyfed.engines import Host, Inline, Pool, pool
+from polyfed.engines.scheduler import Move
 from polyfed.errors import RunError
+from polyfed.federation.engine import Outcome, Population, Task
+from polyfed.federation.program import Program
 from polyfed.runs import rounds
 from polyfed.runs.checkpoint import read_lines
 from polyfed.testing import result_of
@@ -77,6 +80,79 @@ def test_the_answers_of_the_others_do_not_stay_in_the_pipes(make_run: MakeRun) -
     assert engine.killer is not None
     assert engine.killer.wait() == 0
     assert result_of(run.path) == result_of(expected.path)
+
+
+def stop(engine: Pool, which: int) -> None:
+    os.kill(engine._workers[which].process.pid or 0, signal.SIGSTOP)
+
+
+class Stopping(Pool):
+    """Stops a worker, which does not die of it: while saving, while a client moves, in a step, and at the end."""
+
+    def __init__(self, where: str, timeout: float | None) -> None:
+        super().__init__(2, timeout)
+        self.where, self.first = where, [worker.process for worker in self._workers]
+
+    def open(self, population: Population, program: Program, scratch: Path) -> None:
+        super().open(population, program, scratch)
+        self.first = [worker.process for worker in self._workers]
+
+    def save(self, directory: Path, label: str) -> list[disk.SavedState]:
+        if label == "2" and self.where == "save":
+            self.where = ""
+            stop(self, 1)
+        return super().save(directory, label)
+
+    def run(self, task: Task) -> Iterator[Outcome]:
+        if task.moment.round == 2 and self.where in ("move", "step"):
+            moved, self.where = self.where == "move", ""
+            client, home = next((client, home) for client, home in self.scheduler.homes.items())
+            stop(self, home)
+            if moved:
+                self._move(Move(client, home, 1 - home))
+        return super().run(task)
+
+    def close(self) -> None:
+        if self.where == "close":
+            stop(self, 0)
+        super().close()
+
+
+@pytest.mark.parametrize(
+    ("where", "timeout"),
+    [("save", 2.5), ("save", None), ("move", 2.5), ("move", None), ("step", None), ("close", None)],
+)
+def test_a_worker_that_is_stopped_is_replaced_wherever_the_pool_waits_for_it(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, where: str, timeout: float | None
+) -> None:
+    monkeypatch.setattr(pool, "STOPPED_SECONDS", 0.5)
+    expected = make_run("local", Inline())
+    expected.go()
+    engine = Stopping(where, timeout)
+    run = make_run("local", engine)
+    run.go()
+    run.close()
+    assert not any(map(is_running, [process.pid or 0 for process in engine.first]))
+    assert result_of(run.path) == result_of(expected.path)
+
+
+def test_a_slow_disk_is_waited_for_longer_than_the_timeout_of_a_step(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Host.save
+
+    def slow(self: Host, directory: Path, label: str) -> list[disk.SavedState]:
+        time.sleep(0.5)
+        return whole(self, directory, label)
+
+    monkeypatch.setattr(Host, "save", slow)
+    engine = Pool(2, timeout=0.2)
+    run = make_run("local", engine, rounds=1)
+    run.open()
+    before = [worker.process for worker in engine._workers]
+    engine.save(run.path, "slow")
+    assert [worker.process for worker in engine._workers] == before
+    assert all(process.is_alive() for process in before)
 
 
 @pytest.mark.parametrize("method", ["local", "fedavg"])
@@ -240,6 +316,7 @@ def test_the_reason_is_told_when_workers_are_lost_without_end(
     monkeypatch.setattr(rounds, "LOST_WORKERS_ALLOWED", 3)
     run = make_run("local", KilledWhileSaving(set(range(2, 100)), 0))
     with pytest.raises(
-        RunError, match="4 workers were lost in round 1, the last one because a worker died while saving"
+        RunError,
+        match="4 workers were lost in round 1, the last one because a worker died or was stopped while saving",
     ):
         run.go()

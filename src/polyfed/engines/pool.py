@@ -28,6 +28,7 @@ from polyfed.engines.host import LIVE_BYTES, Host, too_slow
 from polyfed.engines.ipc import SMALL_BLOB, leave, pack, unpack
 from polyfed.engines.process_setup import keep_freed_memory, warm_up
 from polyfed.engines.scheduler import Move, Scheduler, Shift
+from polyfed.engines.watching import end, is_stopped, limit_waiting
 from polyfed.engines.worker import read_outcomes, work, write_units
 from polyfed.errors import RunError, WorkerLost, describe_exit
 from polyfed.federation.engine import Call, Failure, Outcome, Population, Success, Task
@@ -37,8 +38,9 @@ from polyfed.machine import cores
 logger = logging.getLogger(__name__)
 
 AHEAD_SECONDS = 0.01  # of work a worker has at hand, so that short steps never wait for the pipe
-END_SECONDS = 2.0  # for a worker to end by itself once its pipe is closed
 GRACE_SECONDS = 1.0  # beyond the timeout, before a worker that does not answer is killed
+STOPPED_SECONDS = 60.0  # without a timeout, before a worker that is stopped (SIGSTOP) is killed
+LOOK_SECONDS = 1.0  # between two looks whether a worker is stopped
 DEATHS_ALLOWED = 1  # of workers during one client's call: the next one is the client's fault
 JOB_DEATHS_ALLOWED = 20  # of workers during one job of the server's, which is nobody's fault but ends the run
 
@@ -54,6 +56,8 @@ class _Worker:
     """Units sent and not yet answered, in the order of sending: place in the task → seconds it may take."""
     heard: float = 0.0
     """When it last answered, or was given something while idle."""
+    stopped_since: float | None = None
+    """When it was first seen stopped, if it still is."""
 
 
 @dataclass
@@ -87,6 +91,7 @@ class Pool:
         self.scheduler = Scheduler(self.width)
         self._deaths: dict[tuple[int, int, str, int], list[str]] = {}
         self._under_way: _UnderWay | None = None
+        self._stopped_seconds = STOPPED_SECONDS if timeout is None else timeout
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -125,13 +130,13 @@ class Pool:
         )
         process.start()
         theirs.close()
+        limit_waiting(ours, self._stopped_seconds + GRACE_SECONDS)
         return _Worker(process, ours, doing=doing)
 
     def close(self) -> None:
         for worker in self._workers:
             worker.pipe.close()
-        for worker in self._workers:
-            _end(worker.process)
+        end(*(worker.process for worker in self._workers))
         self._workers = []
 
     # -- tasks -----------------------------------------------------------------------------------------------
@@ -185,12 +190,24 @@ class Pool:
         old, new = self._workers[move.source], self._workers[move.target]
         try:
             old.pipe.send_bytes(pack({"do": "give", "client": move.client}))
-            head, blobs = unpack(old.pipe.recv_bytes())
+            head, blobs = self._answer(old)
             if "error" in head:
                 raise RunError(head["error"])
             new.pipe.send_bytes(pack({"do": "take", "client": move.client, **head}, blobs, self._folder))
         except (EOFError, OSError) as error:
-            raise WorkerLost("a worker died between two steps") from error
+            raise WorkerLost("a worker died or was stopped between two steps") from error
+
+    def _answer(self, worker: _Worker) -> tuple[dict[str, Any], list[bytes]]:
+        """What a worker answers, however long its disk takes. One that is stopped is killed: an `EOFError`, as if it
+        had died."""
+        stopped = 0.0
+        look = min(LOOK_SECONDS, self._stopped_seconds / 4)
+        while not worker.pipe.poll(look):
+            stopped = stopped + look if is_stopped(worker.process) else 0.0
+            if stopped >= self._stopped_seconds:
+                end(worker.process, patience=0.0)
+                raise EOFError
+        return unpack(worker.pipe.recv_bytes())
 
     def _hand_out(self, now: _UnderWay, next_place: int) -> None:
         """Give every worker a batch of units, turn by turn, until each has enough at hand."""
@@ -241,6 +258,19 @@ class Pool:
                 if worker.units and time.monotonic() > self._deadline(task, worker):
                     worker.process.kill()
                     self._replace(worker, now, why=too_slow(self.timeout))
+        else:
+            self._replace_stopped(now)
+
+    def _replace_stopped(self, now: _UnderWay) -> None:
+        """Without a timeout a step may take for ever, unless its worker does not run at all."""
+        for worker in self._workers:
+            if not worker.units or not is_stopped(worker.process):
+                worker.stopped_since = None
+            elif worker.stopped_since is None:
+                worker.stopped_since = time.monotonic()
+            elif time.monotonic() - worker.stopped_since >= self._stopped_seconds:
+                end(worker.process, patience=0.0)
+                self._replace(worker, now, why=None)
 
     def _deadline(self, task: Task, worker: _Worker) -> float:
         """When a worker must have answered."""
@@ -253,7 +283,7 @@ class Pool:
 
     def _patience(self, task: Task) -> float | None:
         if self.timeout is None:
-            return None
+            return self._stopped_seconds / 4
         first = min(self._deadline(task, worker) for worker in self._workers if worker.units)
         return max(0.0, first - time.monotonic()) + 0.01
 
@@ -273,7 +303,7 @@ class Pool:
     def _replace(self, worker: _Worker, now: _UnderWay, why: str | None) -> None:
         """A worker died: start another, and see to what it was doing."""
         task = now.task
-        _end(worker.process)
+        end(worker.process)
         reason = why or f"its worker died ({describe_exit(worker.process.exitcode)})"
         lost = list(worker.units)
         if worker.doing.value in lost:
@@ -304,10 +334,9 @@ class Pool:
         for worker in self._workers:
             while worker.units:
                 if self.timeout is not None and not worker.pipe.poll(self._allowed(now.task, worker)):
-                    worker.process.kill()
-                    worker.process.join()
+                    end(worker.process, patience=0.0)
                 try:
-                    head, _ = unpack(worker.pipe.recv_bytes())
+                    head, _ = self._answer(worker)
                 except (EOFError, OSError):
                     break
                 places = head["places"] if "error" in head else [place for place, _ in head["outcomes"]]
@@ -334,11 +363,10 @@ class Pool:
                 asked.append(worker)
             except OSError:
                 lost += 1
-        for (
-            worker
-        ) in asked:  # every answer is read, also where one is missing: else it would be taken for another's
+        # Every answer is read, also where one is missing: else it would be taken for another's.
+        for worker in asked:
             try:
-                head, _ = unpack(worker.pipe.recv_bytes())
+                head, _ = self._answer(worker)
             except (EOFError, OSError):
                 lost += 1
                 continue
@@ -347,7 +375,7 @@ class Pool:
             else:
                 saved += [SavedState(*row) for row in head["saved"]]
         if lost:
-            raise WorkerLost("a worker died while saving")
+            raise WorkerLost("a worker died or was stopped while saving")
         if errors:
             raise RunError(f"cannot write a checkpoint: {errors[0]}")
         return sorted(saved, key=lambda state: state.owner)
@@ -360,9 +388,9 @@ class Pool:
                 if worker.process.exitcode is not None:
                     raise BrokenPipeError
                 worker.pipe.send_bytes(frame)
-            except OSError:  # it died
+            except OSError:  # it died, or does not listen
                 worker.pipe.close()
-                _end(worker.process)
+                end(worker.process)
                 self._workers[number] = self._start()
                 try:
                     self._workers[number].pipe.send_bytes(frame)
@@ -372,16 +400,3 @@ class Pool:
 
 def _allowed_deaths(call: Call) -> int:
     return JOB_DEATHS_ALLOWED if call.client is None else DEATHS_ALLOWED
-
-
-def _end(process: BaseProcess) -> None:
-    """Wait for a worker whose pipe is closed; one that goes on nevertheless is killed.
-
-    Not by `join(timeout)`: that waits for ever where a process has closed all its descriptors and goes on.
-    """
-    deadline = time.monotonic() + END_SECONDS
-    while process.exitcode is None and time.monotonic() < deadline:
-        time.sleep(0.001)
-    if process.exitcode is None:
-        process.kill()
-    process.join()
