@@ -13,6 +13,7 @@ import hashlib
 import os
 import shutil
 import stat
+import time
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -255,6 +256,16 @@ def lock(folder: Path) -> BinaryIO:
         file.close()  # it was deleted by another process just before: it keeps nobody out
     _locks.add(file)
     return file
+
+
+def wait_until_free(folder: Path, seconds: float) -> None:
+    """Wait, for so long at most, for a process that holds the lock of a folder: it may be about to end."""
+    deadline = time.monotonic() + seconds
+    while os.path.lexists(folder / LOCK) and time.monotonic() < deadline:
+        with _open(folder / LOCK, os.O_RDONLY, "rb") as file, contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(0.02)
 
 
 def _let_go_of_locks() -> None:

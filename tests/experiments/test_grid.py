@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.conftest import job, round_of
 
+from polyfed import disk
 from polyfed.experiments import grid
 from polyfed.experiments.grid import run_jobs
 from polyfed.experiments.jobs import Job, Snapshot, state_of
@@ -252,9 +253,10 @@ def test_a_second_signal_ends_everything_at_once(tmp_path: Path, small: dict[str
     assert [state_of(each) for each in jobs] == ["begun"] * workers + ["new"] * (2 - workers)
 
 
-def test_runs_do_not_outlive_a_grid_that_was_killed(
+def test_a_grid_that_was_killed_can_be_begun_again_at_once(
     tmp_path: Path, long_jobs: Callable[[Path], list[Job]], expected: dict[str, Any], gate: Path
 ) -> None:
+    """Its runs end with it, in the middle of a round that would not end by itself."""
     jobs = long_jobs(tmp_path / "runs")
     process = fork.Process(target=run_jobs, args=(jobs, 2))
     process.start()
@@ -264,11 +266,26 @@ def test_runs_do_not_outlive_a_grid_that_was_killed(
         time.sleep(0.01)
     process.kill()
     process.join()
-    gate.touch()
-    for each in jobs[:2]:
-        with (each.path / ".lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # waits until the run has let go of its directory
-        assert state_of(each) == "begun"
-        assert 0 < read_manifest(each.path)["round"] < LONG
-    assert run_jobs(jobs, 2) == []
+    assert [state_of(each) for each in jobs] == ["begun", "begun", "new"]
+    assert not gate.exists()
+    assert run_jobs(jobs, 1) == []
     assert results(jobs) == expected
+
+
+def test_a_folder_that_a_process_holds_for_a_while_is_waited_for(
+    tmp_path: Path, small: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a process that was killed and has not ended yet."""
+    held = job(tmp_path / "held", small, rounds=1)
+    held.path.mkdir()
+    lock = disk.lock(held.path)
+    timer = threading.Timer(0.3, lock.close)
+    timer.start()
+    assert run_jobs([held], 1) == []
+    monkeypatch.setattr(grid, "ENDING_SECONDS", 0.1)
+    again = job(tmp_path / "again", small, rounds=1)
+    again.path.mkdir()
+    lock = disk.lock(again.path)
+    (failure,) = run_jobs([again], 1)
+    assert "another process is at work" in failure.reason
+    lock.close()

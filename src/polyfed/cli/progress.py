@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
@@ -142,14 +141,12 @@ class _StatusLine:
 
 @contextmanager
 def stopping_after_the_round(run: Run) -> Iterator[None]:
-    """Ctrl-C (or SIGTERM) ends a run after the round under way, with a checkpoint; a second one ends it at once."""
-    asked = 0
+    """Ctrl-C or SIGTERM ends a run after the round under way, with a checkpoint; a second one ends it at once.
 
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        nonlocal asked
-        asked += 1
-        if asked > 1:
-            raise KeyboardInterrupt
+    A round that goes on for more than a few seconds after SIGTERM is abandoned.
+    """
+
+    def stop() -> None:
         # Straight to the terminal: rich may be in the middle of something when the signal comes.
         words = (
             f"\nfinishing round {run.round + 1}, then saving; Ctrl-C again stops at once"

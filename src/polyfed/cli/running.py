@@ -145,6 +145,11 @@ def go(ready: Run) -> None:
     """Do a run with its progress on the screen."""
     try:
         follow(ready, console)
+    except KeyboardInterrupt:
+        saved = ready.directory.manifest.get("round")
+        what = "before its first checkpoint" if saved is None else f"in round {ready.round + 1}"
+        say(f"stopped {what}; go on after round {saved or 0} with: polyfed resume {ready.path}")
+        raise typer.Exit(130) from None
     finally:
         ready.close()
     if not ready.finished:

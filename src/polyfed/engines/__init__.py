@@ -7,7 +7,7 @@ from collections.abc import Callable
 from polyfed.engines.host import Host
 from polyfed.engines.inline import Inline
 from polyfed.engines.pool import Pool
-from polyfed.engines.process_setup import keep_freed_memory
+from polyfed.engines.process_setup import end_with_parent, keep_freed_memory
 from polyfed.errors import ConfigError, nearest
 from polyfed.federation.engine import Engine
 
@@ -31,4 +31,4 @@ def make_engine(name: str = AUTO, workers: int | None = None, timeout: float | N
     return ENGINES[name](workers, timeout)
 
 
-__all__ = ["AUTO", "ENGINES", "Host", "Inline", "Pool", "keep_freed_memory", "make_engine"]
+__all__ = ["AUTO", "ENGINES", "Host", "Inline", "Pool", "end_with_parent", "keep_freed_memory", "make_engine"]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import multiprocessing
+import os
+import signal
 import sys
 
 from polyfed.federation.method import Method
 
 KEPT_FREE_BYTES = 256 * 2**20
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+PR_SET_PDEATHSIG = 1  # of Linux' prctl
 LARGEST_ON_HEAP = 32 * 2**20  # glibc takes no larger one
 
 
@@ -36,3 +40,13 @@ def keep_freed_memory() -> None:
         if hasattr(libc, "mallopt"):
             libc.mallopt(M_TRIM_THRESHOLD, KEPT_FREE_BYTES)
             libc.mallopt(M_MMAP_THRESHOLD, LARGEST_ON_HEAP)
+
+
+def end_with_parent() -> None:
+    """Be killed when the process that started this one ends, however it ends; on Linux alone."""
+    if sys.platform == "linux":
+        parent = multiprocessing.parent_process()
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if parent is not None and os.getppid() != parent.pid:  # it ended before that
+            os._exit(1)

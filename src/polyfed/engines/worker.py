@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import multiprocessing
 import os
 import signal
 import sys
@@ -18,12 +16,12 @@ import torch
 
 from polyfed.engines.host import Host
 from polyfed.engines.ipc import pack, unpack
+from polyfed.engines.process_setup import end_with_parent
 from polyfed.errors import RunError, describe
 from polyfed.federation.engine import Call, Failure, Outcome, Success, Task
 from polyfed.federation.message import EMPTY
 from polyfed.federation.nodes import Moment
 
-PR_SET_PDEATHSIG = 1  # of Linux' prctl
 FLUSH_SECONDS = 0.03  # outcomes that lie closer together than this travel together: each wakes the pool
 
 
@@ -35,7 +33,7 @@ def work(
     They must be closed here: else a worker would outlive a pool that was killed. `doing` tells the pool, in shared
     memory, which unit is under way, should it be the last thing that this worker does.
     """
-    _end_with_the_pool()
+    end_with_parent()  # a step under way is of no use to anybody then
     torch.set_num_threads(1)  # first of all: a fork of a process with threads hangs at its first threaded op
     for number in (signal.SIGINT, signal.SIGTERM):  # stopping is the pool's business
         signal.signal(number, signal.SIG_IGN)
@@ -64,16 +62,6 @@ def work(
                 pipe.send_bytes(_given(host, head["client"], folder))
             case "take":
                 host.take(head["client"], blobs[0] if blobs else None, head["changed"])
-
-
-def _end_with_the_pool() -> None:
-    """Be killed when the pool's process ends, however it ends: a step under way is of no use to anybody then."""
-    if sys.platform == "linux":
-        pool = multiprocessing.parent_process()
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if pool is not None and os.getppid() != pool.pid:  # it ended before that
-            os._exit(1)
 
 
 def _let_the_pool_finish() -> None:

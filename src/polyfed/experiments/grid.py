@@ -28,6 +28,8 @@ from typing import Any
 
 import torch
 
+from polyfed import disk
+from polyfed.engines import end_with_parent
 from polyfed.errors import PolyfedError, describe, describe_exit
 from polyfed.experiments.jobs import Job, JobFailure, JobTracker, RunProgress, Snapshot, state_of
 from polyfed.machine import cores
@@ -41,6 +43,7 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5  # between two looks at the runs under way
 RESTARTS_ALLOWED = 1  # of a run whose process died
+ENDING_SECONDS = 10.0  # for a process that was killed, and may still hold the folder of its run
 
 Listener = Callable[[Snapshot], None]
 
@@ -55,8 +58,8 @@ def run_jobs(
     and its run goes on from its last checkpoint.
 
     On Ctrl-C or SIGTERM the runs under way finish their round and are saved, no others are started, and then
-    `KeyboardInterrupt` is raised; a second one ends everything at once. `listener` is called twice a second with a
-    snapshot, and, from within the signal's handler, when the runs are to stop.
+    `KeyboardInterrupt` is raised. A second one ends everything at once; so does SIGTERM after some seconds. `listener`
+    is called twice a second with a snapshot, and, from within the signal's handler, when the runs are to stop.
     """
     count = workers or cores()
     tracker = JobTracker(jobs)
@@ -86,8 +89,6 @@ class _Reporter:
         self._last = tracker.snapshot()
 
     def ask_to_stop(self) -> None:
-        if self.tracker.stopping:
-            raise KeyboardInterrupt
         self.tracker.stopping = True
         if self.run is not None:
             self.run.stop()
@@ -121,13 +122,7 @@ def _stopping_after_the_round(reporter: _Reporter) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread can handle signals
         return
-    here = os.getpid()
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        if os.getpid() == here:  # processes that were forked from this one have inherited the handler
-            reporter.ask_to_stop()
-
-    with stop_signals_call(stop):
+    with stop_signals_call(reporter.ask_to_stop):
         yield
 
 
@@ -139,6 +134,7 @@ def _do_job(
 ) -> str:
     """Do what is left of a run until it is finished or told to stop; the reason if it failed, else nothing."""
     try:
+        disk.wait_until_free(job.path, ENDING_SECONDS)
         state = state_of(job)
         if state == "finished":
             return ""
@@ -240,7 +236,12 @@ def _start(context: Any, job: Job, name: str, workers: int) -> _Child:
 
 
 def _child_main(job: Job, workers: int, answer: Connection, reached: Any, parent: int) -> None:
-    """A run's process. It ends after its round, saved, on SIGTERM and when the process that started it is gone."""
+    """A run's process. It ends after its round, saved, on SIGTERM, and at once with the process that started it.
+
+    At once: a grid that is begun again right after it was killed finds nobody at work in its folders.
+    """
+    end_with_parent()
+    signal.set_wakeup_fd(-1)
     torch.set_num_threads(1)  # first of all: a fork of a process with threads hangs at its first threaded op
     asked = threading.Event()
     started: list[Run] = []

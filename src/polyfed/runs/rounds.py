@@ -32,6 +32,7 @@ from polyfed.runs.evaluation import Evaluation, EvaluationSteps
 from polyfed.runs.failures import FAILURES_LOG, diverged, last_reasons
 from polyfed.runs.federation import Federation, cohorts_of, scored_clients
 from polyfed.runs.manifest import other_data
+from polyfed.runs.signals import ROUND_SECONDS
 from polyfed.runs.soundness import Soundness
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class Run:
         self._left_out: dict[int, dict[int, str]] = {}
         """By round, the clients whose replies spoilt it, with the reasons: it is done again without them."""
         self._soundness = Soundness()
+        self._saving_pause = 0.0
         self._steps = EvaluationSteps(self.method, federation.scored_outputs, self.config.evaluate.metrics)
         self.program = Program(self.method, {evaluation.NAME: self._steps}, Wire(self.config.wire))
         self._reset()
@@ -191,12 +193,12 @@ class Run:
     def _rounds(self, listener: Listener | None) -> None:
         """The rounds that are left, checkpoints between them, and what is written at the end."""
         while not self.finished and not self._stopping:
-            number = self.round
+            number, began = self.round, time.monotonic()
             if self.prepared:
                 self._one_round()
             else:
                 self._prepare()
-            self._commit_if_due()
+            self._commit_if_due(time.monotonic() - began)
             if listener is not None and self.round > number:
                 listener(self)
         manifest = self.directory.manifest
@@ -205,14 +207,16 @@ class Run:
         if self.finished and not self.directory.concluded:
             self._conclude()
 
-    def _commit_if_due(self) -> None:
+    def _commit_if_due(self, round_seconds: float) -> None:
+        """Save, if enough time has passed; sooner after a round so long that the next may be abandoned (SIGTERM)."""
         due = time.monotonic()
+        pause = self._saving_pause if round_seconds >= ROUND_SECONDS else self._pause
         # A round that was done again is not done a third time: who spoilt it may do so in the next one, too.
-        if due - self._saved_at >= self._pause or self.round in self._left_out:
+        if due - self._saved_at >= pause or self.round in self._left_out:
             self._commit()
             if self._pause:  # states of gigabytes: most of the time is for learning
-                took = time.monotonic() - due
-                self._pause = max(self.config.checkpoint_seconds, SAVING_SHARE * took)
+                self._saving_pause = SAVING_SHARE * (time.monotonic() - due)
+                self._pause = max(self.config.checkpoint_seconds, self._saving_pause)
 
     def _prepare(self) -> None:
         """What a method does once, before its first round: round 0 of the history."""
