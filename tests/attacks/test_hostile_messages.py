@@ -1,12 +1,15 @@
-"""Reading a message takes a few times its size in memory, whatever is in it."""
+"""Whatever a message holds, it is let in or refused; and reading it takes a few times its size in memory."""
 
 from __future__ import annotations
 
 import json
 import tracemalloc
+from pathlib import Path
 
 import pytest
 import torch
+from tests.chaos.attack import Chaos
+from tests.chaos.letters import Forger, open_letter
 
 from polyfed.errors import MessageError
 from polyfed.federation.message import FREE_BYTES, METADATA_KEY, MOST_GROWTH, decode, encode
@@ -56,3 +59,12 @@ def test_honest_messages_of_many_small_tensors_and_long_lists_are_read() -> None
     assert len(decode(encode(many))["weights"]) == 20_000
     numbers = {"history": [number / 7 for number in range(200_000)]}
     assert decode(encode(numbers)) == numbers
+
+
+def test_what_is_forged_is_let_in_or_refused_all_the_way_from_its_bytes_to_its_fields() -> None:
+    chaos = Chaos(Path(), seed=29, seconds=0)
+    forger = Forger(chaos.chance, chaos.spoilt)
+    assert [open_letter(*letter) for letter in forger.honest[:-1]] == [None] * (len(forger.honest) - 1)
+    reasons = [open_letter(*forger.letter()) for _ in range(3000)]
+    assert len({reason for reason in reasons if reason is not None}) > 30
+    assert None in reasons

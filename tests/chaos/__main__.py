@@ -32,7 +32,12 @@ ATTACKS: dict[str, Callable[[Chaos], Iterator[Tally]]] = {
     "data": hostile.data,
     "run-files": hostile.run_files,
 }
-SHARES = {"kills": 4.0, "file-operations": 3.0, "sweeps": 2.0}  # of the time; of all others 1
+SHARES = {
+    "kills": 4.0,
+    "file-operations": 3.0,
+    "sweeps": 2.0,
+    "messages": 2.0,
+}  # of the time; of all others 1
 
 
 def main() -> int:

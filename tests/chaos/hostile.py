@@ -12,37 +12,34 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import yaml
 from PIL import Image
 from tests.chaos.attack import Chaos, Tally
+from tests.chaos.letters import Forger, open_letter
 from tests.chaos.processes import begin_or_resume, in_child, stop_half_way
 
 import polyfed
 from polyfed.cli import commands
 from polyfed.data import load
-from polyfed.errors import DataError, MessageError, UserError
-from polyfed.federation.message import decode, encode
+from polyfed.errors import DataError, UserError
 from polyfed.runs.history import RunRecord
 
 
 def messages(chaos: Chaos) -> Iterator[Tally]:
-    """Messages whose bytes are changed, cut or made up."""
+    """Replies that are spoilt or forged, from their bytes to their fields; those that nobody touched are let in."""
     tally = Tally("hostile messages")
-    honest = [
-        encode({"weights": {"a": torch.zeros(3, 4), "b": torch.ones(2)}, "n": 3, "list": [1, "x", None]}),
-        encode({"logits": torch.randn(5, 10)}),
-    ]
+    forger = Forger(chaos.chance, chaos.spoilt)
+    for wire, data in forger.honest[:-1]:
+        reason = open_letter(wire, data)
+        tally.count(f"an honest one is refused: {reason}" if reason else None)
     for _ in chaos.until_time_is_up():
         for _ in range(500):
-            data = chaos.spoilt(chaos.chance.choice(honest))
+            wire, data = forger.letter()
             try:
-                decode(data)
-                tally.count(None)
-            except MessageError:
+                open_letter(wire, data)
                 tally.count(None)
             except BaseException as error:  # whatever it is, it is the finding
-                tally.count(f"{type(error).__name__}: {error}")
+                tally.count(f"{type(error).__name__}: {error!s:.200} in {data!r:.2000}")
     yield tally
 
 

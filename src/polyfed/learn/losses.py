@@ -46,8 +46,8 @@ def are_probabilities(table: Tensor) -> bool:
     # Half precision is right to 1 in 2048, and what is in 32 bits now may have travelled in it.
     exact = 1e-3 if table.dtype == torch.float32 else 1e-2
     rows = table.float().numpy(force=True)  # numpy takes a quarter of torch's time for a few numbers
-    # NaN is neither above nor below anything.
-    return bool((rows >= 0).all() and (abs(rows.sum(axis=1) - 1) <= exact).all())
+    # NaN is neither above nor below anything; what is above 2 might add up to infinity.
+    return bool((rows >= 0).all() and (rows <= 2).all() and (abs(rows.sum(axis=1) - 1) <= exact).all())
 
 
 def cross_entropy(logits: Tensor, probabilities: Tensor, temperature: float = 1.0) -> Tensor:
