@@ -69,7 +69,7 @@ def test_a_setting_is_put_back(name: str) -> None:
     before = settings()
     with settings_put_back():
         CHANGES[name]()
-        assert settings()[name] != before[name]
+        assert SETTINGS[name][0]() != before[name]
     assert settings() == before
 
 

@@ -96,9 +96,9 @@ class RunRecord:
         return self._description.outputs
 
     @property
-    def class_count(self) -> int | None:
-        """How many classes the clients' data have; None where the run does not say it."""
-        return len(self._description.get("classes") or ()) or None
+    def class_count(self) -> int:
+        """How many classes the clients' data have."""
+        return len(self._description.classes)
 
     @cached_property
     def _description(self) -> Description:
