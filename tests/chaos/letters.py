@@ -10,11 +10,11 @@ import copy
 import json
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from polyfed.errors import MessageError
+from polyfed.federation.door import Door
 from polyfed.federation.fields import (
     Counts,
     Declared,
@@ -24,13 +24,11 @@ from polyfed.federation.fields import (
     OwnWeights,
     Probabilities,
     RowNumbers,
-    Surroundings,
     Table,
     kinds_of,
-    why_refused,
-    why_report_refused,
 )
-from polyfed.federation.message import METADATA_KEY, Kind, bytes_by_kind, decode, encode
+from polyfed.federation.message import EMPTY, METADATA_KEY, Kind, encode
+from polyfed.federation.method import StepOwner
 from polyfed.federation.wire import Wire, WireSettings
 
 SIZES = {"outputs": 4, "classes": 4, "public": 12, "features": 3}
@@ -128,17 +126,20 @@ def honest_letters() -> list[tuple[Wire, bytes]]:
     return [*found, (WIRES[0], encode(REPORT))]
 
 
+class Letters(StepOwner):
+    """Whose replies these are."""
+
+    sends: ClassVar = SENDS
+    stages = ("trained",)
+
+
 def open_letter(wire: Wire, data: bytes) -> str | None:
     """What the server does with a reply, or a report: the reason for which it is refused, if it is."""
-    try:
-        fields = decode(data)
-        bytes_by_kind(fields, len(data), kinds_of(SENDS))
-        unpacked = wire.unpack(fields, kinds_of(SENDS), "up", sent=SENT)
-    except MessageError as error:
-        return str(error)
-    around = Surroundings(SIZES, SENT, unpacked, lambda: WEIGHTS)
-    why_report_refused(fields, ("trained",), (), SIZES["outputs"])
-    return why_refused(SENDS, (), unpacked, around)
+    door = Door(Letters(), wire, SIZES)
+    around: dict[str, Any] = {"sent": SENT, "arrived": SENT, "own_model": lambda: WEIGHTS, "samples": 100}
+    refusal = door.open(data, EMPTY, **around).refusal
+    door.open(EMPTY, data, **around)
+    return refusal
 
 
 class Forger:

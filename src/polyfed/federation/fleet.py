@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from polyfed import learn
-from polyfed.errors import Divergence, MessageError, MethodError, RoundSpoilt, RunError, StepFailed
+from polyfed.errors import Divergence, MethodError, RoundSpoilt, RunError, StepFailed
+from polyfed.federation.door import Door
 from polyfed.federation.engine import DIVERGED, Call, Engine, Failure, Success, Task
-from polyfed.federation.fields import Surroundings, why_refused, why_report_refused
 from polyfed.federation.ledger import Ledger, Purpose
 from polyfed.federation.message import EMPTY, Fields, Kind, bytes_by_kind, decode, encode
 from polyfed.federation.method import (
@@ -33,7 +33,7 @@ from polyfed.federation.method import (
     reads_single_replies,
 )
 from polyfed.federation.nodes import Moment
-from polyfed.federation.outliers import MOST, Extents, extents_of, most_suspect, outliers, too_large
+from polyfed.federation.outliers import Extents, most_suspect, outliers
 from polyfed.federation.program import Program, step_name
 from polyfed.federation.roster import Facts, Roster
 from polyfed.federation.topology import TopologyName, neighbours
@@ -68,7 +68,7 @@ class Asked:
     required: Sequence[str]
     """The fields without which a reply is refused."""
     aloud: bool = False
-    """Whether peers hear the replies."""
+    """Whether peers hear the replies. Then they may be empty, and are differences to nothing."""
     arrived: dict[str, Any] = field(default_factory=dict)
     """What all were sent, as it arrived: what their replies are differences to."""
     extents: dict[int, Extents] = field(default_factory=dict)
@@ -243,12 +243,11 @@ class EngineFleet:
         sizes: dict[int, Mapping[Kind, int]] = {}
         asked = self._asked(say, among, None, payload, aloud=True)
         heard_of = [
-            (outcome, *self._checked(outcome, asked, may_be_empty=True))
-            for outcome in self._outcomes(asked, window=None)
+            (outcome, *self._checked(outcome, asked)) for outcome in self._outcomes(asked, window=None)
         ]
         refused = self._outliers(asked)
         for outcome, reply, size in heard_of:
-            if reply is None or size is None or reply.client.index in refused:
+            if reply is None or reply.client.index in refused:
                 continue
             index = reply.client.index
             if reply.fields:
@@ -414,16 +413,6 @@ class EngineFleet:
             self._models[architecture] = {name: tensor.to("meta") for name, tensor in tensors.items()}
         return self._models[architecture]
 
-    def _unpacked(self, fields: Fields, asked: Asked, facts: Facts) -> dict[str, Any]:
-        """A reply as it was before it was packed, by differences to what the client was sent."""
-        wire = self.program.wire_up(asked.owner)
-        if not wire.packs("up"):
-            return dict(fields)
-        kinds = asked.owner.kinds_down()
-        own = wire.unpack(wire.pack(asked.own.get(facts.index, {}), kinds, "down"), kinds, "down")
-        sent = None if asked.aloud else {**asked.arrived, **own}
-        return wire.unpack(fields, asked.owner.kinds_up(), "up", sent=sent)
-
     def _units(self, asked: Asked, calls: Sequence[Call]) -> list[list[Call]]:
         """One call per unit; or up to `stack` neighbours of one architecture, where the step can stack them."""
         if self.stack <= 1 or not hasattr(asked.step, "together"):
@@ -439,53 +428,42 @@ class EngineFleet:
             last = facts.architecture
         return units
 
-    def _checked(
-        self, success: Success, asked: Asked, *, may_be_empty: bool = False
-    ) -> tuple[Reply | None, Mapping[Kind, int] | None]:
-        """A client's reply and its bytes by kind; no reply where it is refused. The one door for replies."""
+    def _checked(self, success: Success, asked: Asked) -> tuple[Reply | None, Mapping[Kind, int]]:
+        """A client's reply and its bytes by kind; no reply where it is refused."""
         assert success.client is not None
         facts = self.roster[success.client]
-        kinds = asked.owner.kinds_up()
-        fields = decode(success.reply)
-        sizes = bytes_by_kind(fields, len(success.reply), kinds)
-        self.ledger.count(facts.name, "up", sizes, asked.purpose)
+        own = asked.own.get(facts.index, {})
+        door = Door(asked.owner, self.program.wire_up(asked.owner), self.sizes, asked.required, asked.aloud)
+        arrived = door.open(
+            success.reply,
+            success.report,
+            sent={**asked.payload, **own},
+            arrived=None if asked.aloud else self._as_it_arrived(asked, own),
+            own_model=lambda: self._like_model(facts.architecture),
+            samples=facts.samples,
+        )
+        training = asked.purpose == "training"
+        self.ledger.count(facts.name, "up", arrived.bytes, asked.purpose)
         if success.report != EMPTY:
             self.ledger.count(facts.name, "up", {Kind.METRICS: len(success.report)}, "evaluation")
-        report = decode(success.report)
-        try:
-            fields = self._unpacked(fields, asked, facts)
-            reason = None
-        except MessageError as error:
-            reason = f"its reply cannot be unpacked: {error}"
-        reason = reason or why_report_refused(
-            report, asked.owner.stages, asked.owner.notes, outputs=self.sizes["outputs"]
-        )
-        if reason is None and (fields or (asked.required and not may_be_empty)):
-            reason = self._why_refused(fields, asked, facts)
+        refusal = self.left_out.get(facts.index) if training and arrived.fields else None
+        refusal = arrived.refusal or refusal
         short = step_name(asked.name)
-        if reason is not None:
-            self.failures.append(Failure(facts.index, short, reason))
-            return None, None
-        if report:
-            self.reports.append((facts, report))
+        if refusal is not None:
+            self.failures.append(Failure(facts.index, short, refusal))
+            return None, arrived.bytes
+        asked.extents[facts.index] = arrived.extents
+        if arrived.report:
+            self.reports.append((facts, arrived.report))
         self._accepted.add(short)
-        return Reply(facts, fields), sizes
+        return Reply(facts, arrived.fields), arrived.bytes
 
-    def _why_refused(self, fields: Fields, asked: Asked, facts: Facts) -> str | None:
-        """Why a client's fields are not let in; nothing if they are. Notes how large they are."""
-        if asked.purpose == "training" and facts.index in self.left_out:
-            return self.left_out[facts.index]
-        sent = {**asked.payload, **asked.own.get(facts.index, {})}
-        around = Surroundings(
-            self.sizes, sent, fields, lambda: self._like_model(facts.architecture), facts.samples
-        )
-        reason = why_refused(asked.owner.sends, asked.required, fields, around)
-        if reason is not None or not fields:
-            return reason
-        extents = extents_of(asked.owner.sends, fields, around)
-        asked.extents[facts.index] = extents
-        part = too_large(extents)
-        return None if part is None else f"its {part} hold numbers over {MOST:g}"
+    def _as_it_arrived(self, asked: Asked, own: Fields) -> Fields:
+        """What a client was sent, as it arrived; nothing where replies are not packed, and so no differences."""
+        if not self.program.wire_up(asked.owner).packs("up"):
+            return {}
+        wire, kinds = self.program.wire, asked.owner.kinds_down()
+        return {**asked.arrived, **wire.unpack(wire.pack(own, kinds, "down"), kinds, "down")}
 
 
 def chunks(items: Iterable[bytes], size: int) -> Iterator[list[bytes]]:

@@ -1,0 +1,83 @@
+"""The one door for replies: from bytes that anybody may have sent to fields that a method's round can use.
+
+Whatever comes, a message is let in, or refused with a reason; nothing is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from polyfed.errors import MessageError
+from polyfed.federation.fields import Surroundings, why_refused, why_report_refused
+from polyfed.federation.message import Fields, Kind, bytes_by_kind, decode
+from polyfed.federation.method import StepOwner
+from polyfed.federation.outliers import MOST, Extents, extents_of, too_large
+from polyfed.federation.wire import Wire
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """What came of a client's message, and its bytes by kind: they travelled, also if it is refused."""
+
+    bytes: Mapping[Kind, int]
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    report: Fields = field(default_factory=dict)
+    """What the client measured and noted on the way."""
+    extents: Extents = field(default_factory=dict)
+    """How large the parts of the reply are."""
+    refusal: str | None = None
+    """Why nothing of it is used."""
+
+
+@dataclass(frozen=True)
+class Door:
+    """What the replies to one ask must be.
+
+    required: the fields without which a reply is refused; unless it has none at all and `may_be_empty`.
+    """
+
+    owner: StepOwner
+    wire: Wire
+    sizes: Mapping[str, int]
+    required: Sequence[str] = ()
+    may_be_empty: bool = False
+
+    def open(
+        self,
+        reply: bytes,
+        report: bytes,
+        *,
+        sent: Fields,
+        arrived: Fields | None,
+        own_model: Callable[[], Mapping[str, Tensor]],
+        samples: float,
+    ) -> Arrived:
+        """Let a reply in, with its report, or say why not.
+
+        sent: what the client was sent. arrived: the same as it arrived, to which packed fields are differences; None if
+            they are to nothing. own_model, samples: what the server knows of the client.
+        """
+        kinds = self.owner.kinds_up()
+        size: Mapping[Kind, int] = {Kind.FRAMING: len(reply)}
+        try:
+            packed = decode(reply)
+            size = bytes_by_kind(packed, len(reply), kinds)
+            fields = self.wire.unpack(packed, kinds, "up", sent=arrived)
+            told = decode(report)
+        except MessageError as error:
+            return Arrived(size, refusal=f"its reply cannot be unpacked: {error}")
+        around = Surroundings(self.sizes, sent, fields, own_model, samples)
+        owner, outputs = self.owner, self.sizes["outputs"]
+        refusal = why_report_refused(told, owner.stages, owner.notes, outputs)
+        extents: Extents = {}
+        if refusal is None and (fields or (self.required and not self.may_be_empty)):
+            refusal = why_refused(owner.sends, self.required, fields, around)
+        if refusal is None:
+            extents = extents_of(owner.sends, fields, around)
+            part = too_large(extents)
+            refusal = None if part is None else f"its {part} hold numbers over {MOST:g}"
+        return Arrived(size, fields, told, extents, refusal)
