@@ -72,7 +72,7 @@ class Simulation:
         samples = self.data.samples()
         self.roster = Roster(samples, self.models.names, self.models.which, names)
         self._check(config)
-        self.config = self._resolved(config, given_data is not None)
+        self.config = self._resolved(config, given_data is not None, given_method=method is not None)
         self._log(int(samples.min()), int(samples.max()))
 
     def _log(self, fewest: int, most: int) -> None:
@@ -128,12 +128,18 @@ class Simulation:
             feature_count=self.models.feature_count,
         )
 
-    def _resolved(self, config: RunConfig, given_data: bool) -> RunConfig:
-        """The config with every `auto` decided: what changes the arithmetic is part of it."""
+    def _resolved(self, config: RunConfig, given_data: bool, *, given_method: bool) -> RunConfig:
+        """The config with every `auto` decided: what changes the arithmetic is part of it.
+
+        So are the method's settings, all of them: another version may have other defaults.
+        """
         stack = config.stack
         if stack == "auto":
             stack = config.stack_size(self.clients) if self.stackable() else 1
         changes: dict[str, Any] = {"stack": stack, "device": self.device.type}
+        if not given_method:
+            settings = self.method.settings.model_dump(mode="json", by_alias=True)
+            changes["method"] = config.method.model_copy(update={"settings": settings})
         if given_data:
             changes["data"] = config.data.model_copy(update={"source": GIVEN})
         if self.models.makers or self.models.own:
