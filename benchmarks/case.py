@@ -31,7 +31,7 @@ def polyfed_run(work: Work, workers: int, *, own: bool) -> dict[str, float]:
                     "test": 0,
                 },
                 **({} if own else {"models": {"names": [work.model]}}),
-                "training": {"batch": work.batch, "lr": 0.05},
+                "training": {"epochs": 1, "batch": work.batch, "lr": 0.05},
                 "evaluate": {"every": work.rounds, "test_rows": TEST_ROWS},
             },
             data=source(work),

@@ -42,7 +42,7 @@ def client(model: str, shape: tuple[int, int, int], flavour: str) -> tuple[FedKF
             "method": {"name": "fedkf", "flavour": flavour, "noise": NOISE},
             "data": {"clients": 1, "partition": {"kind": "iid"}, "validation": 0, "test": 0},
             "models": {"names": [model]},
-            "training": {"batch": BATCH, "lr": LR},
+            "training": {"epochs": 1, "batch": BATCH, "lr": LR},
         }
     )
     federation = Simulation(config, {"train": (x, y), "test": (x[:10], y[:10])})

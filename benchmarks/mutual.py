@@ -48,7 +48,13 @@ def polyfed_run(work: str, updates: str, workers: int) -> dict[str, float]:
     x, y = images(shape)
     distil = {"epochs": DISTIL_EPOCHS, "batch": DISTIL_BATCH, "lr": LR}
     config: dict[str, Any] = {
-        "method": {"name": "fedkem", "updates": updates, "public_rows": PUBLIC, "distil": distil},
+        "method": {
+            "name": "fedkem",
+            "start": "global",
+            "updates": updates,
+            "public_rows": PUBLIC,
+            "distil": distil,
+        },
         "rounds": ROUNDS,
         "data": {
             "clients": CLIENTS,
@@ -58,7 +64,7 @@ def polyfed_run(work: str, updates: str, workers: int) -> dict[str, float]:
             "public": {"source": "share", "share": PUBLIC / len(y), "labels": "none"},
         },
         "models": {"names": [model], "server": network},
-        "training": {"batch": BATCH, "lr": LR},
+        "training": {"epochs": 1, "batch": BATCH, "lr": LR},
         "evaluate": {"every": ROUNDS, "clients": 1},
     }
     return timed_run(config, x, y, workers)

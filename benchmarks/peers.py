@@ -43,7 +43,7 @@ def config(model: str, rounds: int) -> dict[str, Any]:
     except DataError:
         source = {"source": "digits", "size": 28}
     return {
-        "method": "fedh2l",
+        "method": {"name": "fedh2l", "batches": 1},
         "rounds": rounds,
         "data": {
             **source,

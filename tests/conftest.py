@@ -47,7 +47,7 @@ SMALL: dict[str, Any] = {
     "rounds": 3,
     "data": {"limit": 300, "clients": 4, "partition": {"kind": "dirichlet", "alpha": 1.0}},
     "models": {"names": ["mlp-small"]},
-    "training": {"batch": 16, "lr": 0.1},
+    "training": {"epochs": 1, "batch": 16, "lr": 0.1},
     "checkpoint_seconds": 0,
 }
 

@@ -200,11 +200,23 @@ def check_sizes(content: Any, key: str = "") -> None:
 
 
 @dataclass(frozen=True)
+class Printed:
+    """Marks a setting whose default is not what its source prints: `Annotated[float, Printed(0.5)] = 0.8`.
+
+    value: what the source has, as the setting would be given. by: the source, in words.
+    """
+
+    value: Any
+    by: str = "the paper"
+
+
+@dataclass(frozen=True)
 class Setting:
     """One key of a section, in words.
 
     default: as it would be written in a run file; empty if the key must be given.
     groups: the sections that its value may be.
+    printed: the value of its source where the default is another, with the source: `the paper: 0.5`.
     """
 
     key: str
@@ -212,6 +224,7 @@ class Setting:
     allowed: str
     meaning: str
     groups: tuple[type[BaseModel], ...] = ()
+    printed: str = ""
 
 
 def settings_of(schema: type[BaseModel]) -> list[Setting]:
@@ -229,7 +242,13 @@ def _setting(schema: type[BaseModel], name: str, field: FieldInfo) -> Setting:
         allowed=_allowed(field.annotation, field.metadata),
         meaning=_meaning(schema, name),
         groups=tuple(_models_in(field.annotation)),
+        printed=next((f"{each.by}: {as_yaml(each.value)}" for each in printed_in(field)), ""),
     )
+
+
+def printed_in(field: FieldInfo) -> list[Printed]:
+    """The source's own value of a setting, if it is marked with one."""
+    return [each for each in field.metadata if isinstance(each, Printed)]
 
 
 def _meaning(schema: type[BaseModel], name: str) -> str:
@@ -242,7 +261,7 @@ def _meaning(schema: type[BaseModel], name: str) -> str:
 
 
 def as_yaml(value: Any) -> str:
-    """A value as it would be written in a run file, in one line; of a section only what differs from its defaults."""
+    """A value as it would be written in a run file, in one line; of a section only what was set."""
     plain = _plain(value)
     text: str = yaml.safe_dump(
         plain, default_flow_style=True, width=10**6, allow_unicode=True, sort_keys=False
@@ -252,7 +271,7 @@ def as_yaml(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 

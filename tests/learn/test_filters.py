@@ -22,6 +22,8 @@ def test_the_largest_are_those_of_the_largest_norm() -> None:
     weight = torch.tensor([[-3.0, 4.0], [4.0, 0.0], [3.0, 3.0], [0.0, 0.0]])
     found = largest_filters({"a.weight": weight, "a.bias": torch.tensor([0.0, 9, 0, 99])}, {"a": 2})
     assert found["a"].tolist() == [0, 2]
+    changed = largest_filters({"a.weight": weight}, {"a": 1}, since={"a.weight": weight - weight.flip(0)})
+    assert changed["a"].tolist() == largest_filters({"a.weight": weight.flip(0)}, {"a": 1})["a"].tolist()
     equal = largest_filters({"a.weight": torch.ones(4, 2, 3)}, {"a": 3})
     assert equal["a"].tolist() == [0, 1, 2]  # the first of equals
 

@@ -33,7 +33,12 @@ from polyfed.methods.feddf import FedDF
 from polyfed.runs.api import SimulatedRun as Run
 
 FUSION = {**ONCE, "optimiser": "sgd", "clip": None, "cosine": False}
-FEDDF: dict[str, Any] = {"name": "feddf", "public_rows": PUBLIC_ROWS, "distil": FUSION}
+FEDDF: dict[str, Any] = {
+    "name": "feddf",
+    "weighting": "uniform",
+    "public_rows": PUBLIC_ROWS,
+    "distil": FUSION,
+}
 
 
 class ByHand(Bench):

@@ -232,7 +232,7 @@ def test_a_lesson_is_of_the_nodes_own_public_rows() -> None:
 # -- rounds by hand ------------------------------------------------------------------------------------------
 
 FEW = 5  # public rows a lesson
-METHOD: dict[str, Any] = {"name": "fedh2l", "public_batch": FEW}
+METHOD: dict[str, Any] = {"name": "fedh2l", "batches": 1, "public_batch": FEW}
 
 
 @dataclass
@@ -397,7 +397,7 @@ PUBLIC_SHARE: dict[str, Any] = {"source": "share", "share": 0.2}
 def test_batches_of_one_row_do_not_trouble_a_model_with_batch_norm(make_run: MakeRun) -> None:
     run = make_run(
         FedH2L,
-        settings={"public_batch": 1, "topology": "pairs"},
+        settings={"batches": 1, "public_batch": 1, "topology": "pairs"},
         models={"names": ["mobilenetv2"]},
         training={"batch": 1, "lr": 0.001},
         data={"public": {"source": "share", "share": 0.2}},
@@ -425,22 +425,27 @@ def test_public_data_are_needed_and_their_labels_only_if_used(make_run: MakeRun)
     assert "posteriors" in run.summary["bytes"]["down"]
 
 
-def test_who_sets_more_than_one_local_step_a_round_is_told_that_it_has_no_effect(
+def test_who_sets_local_epochs_or_steps_is_told_that_they_have_no_effect(
     make_run: MakeRun, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = []
     for training in ({}, {"epochs": 2}, {"steps": 5}):
-        run = make_run(FedH2L, training=training, data={"public": PUBLIC_SHARE}, rounds=2)
+        run = make_run(
+            FedH2L, settings={"batches": 2}, training=training, data={"public": PUBLIC_SHARE}, rounds=2
+        )
         run.go()
         found.append(result_of(run.path)["states"])
-        assert caplog.text.count("one step per round") == len(found) - 1
+        assert caplog.text.count("method.batches steps per round") == len(found) - 1
     assert found[0] == found[1] == found[2]
 
 
 def test_own_batches_are_augmented_if_so_set(make_run: MakeRun) -> None:
     found = []
     for augment in (False, True):
-        run = make_run(FedH2L, training={"augment": augment}, data={"public": PUBLIC_SHARE}, rounds=1)
+        settings = {"batches": 1}
+        run = make_run(
+            FedH2L, settings=settings, training={"augment": augment}, data={"public": PUBLIC_SHARE}, rounds=1
+        )
         run.go()
         assert failures_of(run.path) == []
         found.append(result_of(run.path)["states"])

@@ -38,7 +38,8 @@ INDICES = ROWS * 4
 
 
 def done(make_run: MakeRun, method: type[FedH2L] = FedH2L, **changes: Any) -> Run:
-    run = make_run(method, **{**FEDERATION, **changes})
+    settings = {"batches": 1, **changes.pop("settings", {})}
+    run = make_run(method, settings=settings, **{**FEDERATION, **changes})
     run.go()
     return run
 
@@ -68,6 +69,15 @@ def test_rows_posteriors_and_accuracy_travel_and_nothing_else(make_run: MakeRun)
         assert found[client, "down", "posteriors"] == 3 * POSTERIORS
         assert found[client, "down", "indices"] == 3 * INDICES
     assert "weights" not in run.summary["bytes"]["up"]
+
+
+def test_a_round_has_as_many_steps_as_it_is_told_and_the_interval_counts_steps(make_run: MakeRun) -> None:
+    """Two steps a round and a lesson after every third: none in round 1, after steps 3 and 6 one each."""
+    run = done(make_run, rounds=3, evaluate={"every": 3}, settings={"batches": 2, "interval": 3})
+    said = [sizes(run, number).get(("client-0", "up", "posteriors"), 0) for number in (1, 2, 3)]
+    assert said == [0, 3 * POSTERIORS, 3 * POSTERIORS]
+    run = done(make_run, rounds=1, settings={"batches": 2}, name="both")
+    assert sizes(run, 1)["client-0", "up", "posteriors"] == 2 * 3 * POSTERIORS
 
 
 def test_what_is_measured_on_the_way_is_not_sent_to_peers(make_run: MakeRun) -> None:
@@ -166,7 +176,9 @@ def test_a_peers_nonsense_is_as_if_it_had_said_nothing(
 ) -> None:
     """To the others, bit for bit; nobody else fails of it, and the reason stands in the history."""
     silent = done(make_run, Nonsense, rounds=1)
-    absurd = make_run(type("Absurd", (Nonsense,), {"says": says}), engine, **FEDERATION, rounds=1)
+    absurd = make_run(
+        type("Absurd", (Nonsense,), {"says": says}), engine, **FEDERATION, rounds=1, settings={"batches": 1}
+    )
     absurd.go()
     assert [failure["client"] for failure in failures_of(silent.path)] == ["client-1"]
     (failure,) = failures_of(absurd.path)
@@ -194,7 +206,7 @@ def test_one_that_hears_nothing_of_use_makes_no_mutual_step(make_run: MakeRun) -
 
 
 def test_a_node_without_public_rows_of_its_own_learns_and_teaches_nothing(make_run: MakeRun) -> None:
-    run = make_run(FedH2L, **FEDERATION, rounds=2)
+    run = make_run(FedH2L, **FEDERATION, rounds=2, settings={"batches": 1})
     holdings = run.federation.holdings
 
     def without(index: int) -> Holdings:
@@ -246,7 +258,7 @@ class Vanishing(FedH2L):
 
 def watched(make_run: MakeRun, method: type[FedH2L], rounds: int) -> tuple[Run, list[dict[int, str]]]:
     """A run, and every client's state after each round."""
-    run = make_run(method, **FEDERATION, rounds=rounds, evaluate={"every": rounds})
+    run = make_run(method, **FEDERATION, rounds=rounds, evaluate={"every": rounds}, settings={"batches": 1})
     seen: list[dict[int, str]] = [{}]
     run.go(lambda now: seen.append(states(now)))
     return run, seen

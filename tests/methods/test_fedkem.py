@@ -22,7 +22,12 @@ from polyfed.runs.api import SimulatedRun as Run
 from polyfed.runs.checkpoint import read_lines
 from polyfed.testing import failures_of
 
-FEDKEM: dict[str, Any] = {"name": "fedkem", "public_rows": PUBLIC_ROWS, "distil": {**ONCE, "cosine": False}}
+FEDKEM: dict[str, Any] = {
+    "name": "fedkem",
+    "start": "global",
+    "public_rows": PUBLIC_ROWS,
+    "distil": {**ONCE, "cosine": False},
+}
 TRAINING = {"lr": 0.1, "batch": 8, "epochs": 1}
 HALF: dict[str, Any] = {"cohort": {"count": 2}, "rounds": 3}
 
@@ -272,7 +277,7 @@ def test_different_models_learn_from_each_other_through_a_small_network(tmp_path
         "models": {"names": ["mlp-small", "cnn-small"], "server": "mlp-small"},
         "training": {"batch": 16, "lr": 0.1, "epochs": 2},
     }
-    method = {"name": "fedkem", "distil": {"lr": 0.1}}
+    method = {"name": "fedkem", "start": "global", "distil": {"lr": 0.1}}
     found = polyfed.run(config, method=method, out=tmp_path / "fedkem", workers=1).summary["last"]
     alone = polyfed.run(config, method="local", out=tmp_path / "local", workers=1).summary["last"]
     assert found["server"]["global"] > alone["whole"]["mean"] + 0.1

@@ -162,16 +162,17 @@ def test_rounds_equal_a_loop_by_hand(federate: Prepare, strength: float, weighti
     assert not ByHand(run, strength, weighting, features_while_training=True).agrees(run)
 
 
-def test_all_clients_count_the_same_and_lambda_is_1_unless_told(federate: Prepare) -> None:
+def test_all_clients_count_the_same_and_lambda_is_a_tenth_unless_told(federate: Prepare) -> None:
     run = federate([normed, plain], method="fedproto", rounds=2, server=False)
     run.go()
-    assert ByHand(run, 1.0, "clients").agrees(run)
+    assert ByHand(run, 0.1, "clients").agrees(run)
     assert not any("counts" in str(line) for line in read_lines(run.path / "ledger.jsonl"))
 
 
 def test_classes_that_some_lack_and_cohorts_that_change(federate: Prepare) -> None:
     """Two of three classes each, one client in a round: a class that is not held then keeps its last prototype."""
-    run = federate([plain], method="fedproto", rounds=4, server=False, data=TWO_CLASSES, cohort={"count": 1})
+    method = {"name": "fedproto", "strength": 1.0}
+    run = federate([plain], method=method, rounds=4, server=False, data=TWO_CLASSES, cohort={"count": 1})
     run.go()
     expected = ByHand(run)
     kept = run.server.memory["prototypes"]
@@ -183,9 +184,10 @@ def test_classes_that_some_lack_and_cohorts_that_change(federate: Prepare) -> No
 
 def test_the_nearest_prototype_is_measured_at_a_stage_of_its_own(federate: Prepare) -> None:
     """With the prototypes of the round before, and not in the first round, which has none."""
-    run = federate([plain], method={"name": "fedproto", "nearest": True}, rounds=2, server=False)
+    method = {"name": "fedproto", "strength": 1.0}
+    run = federate([plain], method={**method, "nearest": True}, rounds=2, server=False)
     run.go()
-    before = federate([plain], method="fedproto", rounds=1, server=False)
+    before = federate([plain], method=method, rounds=1, server=False)
     before.go()
     kept = ByHand(before).prototypes
     expected = ByHand(run)

@@ -32,6 +32,6 @@ def test_rounds_equal_a_loop_by_hand(federate: Prepare, weighting: str) -> None:
         assert not MutualByHand(run, wrong).agrees(run)
 
 
-def test_defaults_are_the_authors() -> None:
+def test_by_default_labels_count_more_than_the_other_model() -> None:
     settings = FMLSettings()
-    assert (settings.alpha, settings.beta, settings.weighting) == (0.5, 0.5, "uniform")
+    assert (settings.alpha, settings.beta, settings.weighting) == (0.8, 0.8, "uniform")

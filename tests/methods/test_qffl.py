@@ -227,7 +227,7 @@ def test_clients_trained_stacked_are_told_apart_by_their_losses(make_run: MakeRu
 
 
 def test_by_default_a_large_loss_counts_more() -> None:
-    assert QFFLSettings().q == 0.1
+    assert QFFLSettings().q == 0.01
 
 
 class Twisted(QFFL):

@@ -95,7 +95,7 @@ def done(
         [plain],
         server=False,
         data=NO_PUBLIC,
-        method={"name": "scaffold", **settings},
+        method={"name": "scaffold", "weighting": "uniform", **settings},
         training={"lr": LR, "batch": BATCH, "epochs": 1, "momentum": momentum},
         rounds=rounds,
         cohort={"count": count},
@@ -171,7 +171,7 @@ def test_weights_and_control_variates_travel_both_ways(federate: Prepare) -> Non
 
 def test_statistics_of_batch_norm_are_averaged_and_have_no_control_variate(federate: Prepare) -> None:
     """One round from the common start, where nothing is corrected yet: the mean of what each client has then."""
-    method = {"name": "scaffold", "server_lr": 0.5}
+    method = {"name": "scaffold", "weighting": "uniform", "server_lr": 0.5}
     run = federate([normed], server=False, data=NO_PUBLIC, method=method)
     run.go()
     bench, model = Bench(run), run.federation.build("normed")
@@ -238,6 +238,6 @@ def test_where_data_differ_it_reaches_more_than_fedavg_and_than_with_plain_steps
     assert right > reached("scaffold") + 0.2
 
 
-def test_its_defaults_are_the_papers() -> None:
+def test_by_default_clients_count_by_their_samples_and_the_server_goes_all_the_way() -> None:
     settings = ScaffoldSettings()
-    assert (settings.weighting, settings.server_lr) == ("uniform", 1.0)
+    assert (settings.weighting, settings.server_lr) == ("samples", 1.0)

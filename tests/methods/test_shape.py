@@ -13,7 +13,7 @@ from polyfed.federation.method import Method, registered
 from polyfed.learn import Training
 
 OURS = [kind for kind in registered().values() if kind.__module__.startswith("polyfed.methods.")]
-LONGEST = 110
+LONGEST = 112
 MAY_BE_INHERITED = {"fedavg"}  # by a method that is FedAvg with another local loss
 HOOKS = {"also_sent", "remember", "check"}  # what such a loss may need beside: see fedavg.py
 

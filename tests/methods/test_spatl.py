@@ -39,6 +39,7 @@ def by_hand(
     run: Run,
     *,
     keep: float,
+    rank: str = "change",
     control: bool = True,
     momentum: float = 0.0,
     zeros: bool = False,
@@ -81,7 +82,8 @@ def by_hand(
                 layer = name.rpartition(".")[0]
                 told[name] = torch.ones_like(tensor)
                 if layer in LAYERS:
-                    chosen = largest(after[f"{layer}.weight"], math.ceil(keep * LAYERS[layer]))
+                    ranked = after[f"{layer}.weight"] - (w[f"{layer}.weight"] if rank == "change" else 0)
+                    chosen = largest(ranked, math.ceil(keep * LAYERS[layer]))
                     told[name] = torch.zeros_like(tensor)
                     told[name][chosen] = 1
                 sums[name] += held[client] * told[name] * tensor
@@ -134,10 +136,28 @@ def test_rounds_equal_a_loop_by_hand(federate: Prepare, keep: float, momentum: f
     assert heads.keys() == run.client_files().keys()
     assert all(alike(memory_of(run, client)["head"], heads[client], within=1e-5) for client in heads)
     mistakes: list[dict[str, Any]] = [{"keep": 0.3}, {"control": False}, {"shared_head": True}]
-    mistakes += [{"zeros": True}, {"all_of_c": True}] if keep < 1 else []
+    mistakes += [{"zeros": True}, {"all_of_c": True}, {"rank": "weights"}] if keep < 1 else []
     for mistake in mistakes:
         wrong = by_hand(run, **{"keep": keep, "momentum": momentum, **mistake})[0]
         assert not alike(encoder(run), wrong, within=1e-4), mistake
+
+
+def test_filters_can_be_ranked_by_their_weights_as_in_the_authors_code(federate: Prepare) -> None:
+    run = done(federate, keep=0.5, rank="weights")
+    assert alike(encoder(run), by_hand(run, keep=0.5, rank="weights")[0], within=1e-5)
+
+
+def test_by_default_every_filter_is_sent_sooner_or_later(make_run: MakeRun) -> None:
+    """Large initial weights must not decide for the whole run who is heard."""
+    moved = []
+    for rank in ("change", "weights"):
+        run = make_run({"name": "spatl", "keep": 0.25, "rank": rank}, rounds=6, name=f"by-{rank}")
+        first = learn.weights_of(run.federation.build("mlp-small"))
+        run.go()
+        [now] = run.server.shared_weights().values()
+        layer = next(name for name in now if name.startswith("body.") and now[name].dim() == 2)
+        moved.append((now[layer] != first[layer]).any(dim=1).float().mean().item())
+    assert moved[0] > moved[1] + 0.2
 
 
 def test_without_gradient_control_neither_gradients_travel_nor_are_they_corrected(federate: Prepare) -> None:
@@ -210,7 +230,8 @@ def test_other_optimisers_are_refused_where_gradients_are_controlled(make_run: M
 
 def test_it_learns_on_convolutions_and_by_default_sends_half(make_run: MakeRun) -> None:
     settings = SPATLSettings()
-    assert (settings.keep, settings.gradient_control, settings.weighting) == (0.5, True, "samples")
+    assert (settings.keep, settings.rank, settings.weighting) == (0.5, "change", "samples")
+    assert settings.gradient_control
     up = []
     for method in ("spatl", FedAvg):
         run = make_run(method, rounds=4, models={"names": ["cnn-small"]}, training={"epochs": 3})

@@ -13,7 +13,7 @@ from polyfed.data import PARTITIONS, known_sets
 from polyfed.errors import DataError, MethodError, ModelError
 from polyfed.federation.method import Method, MethodSettings, register, registered
 from polyfed.report.details import data_details, method_details, model_details, partition_details
-from polyfed.schema import settings_of
+from polyfed.schema import printed_in, settings_of
 
 SHAPE = (3, 32, 32)
 
@@ -34,9 +34,30 @@ def test_a_method_is_told_with_every_setting_within_the_width(name: str, width: 
     said = words(page)
     assert registered()[name].summary in said
     for setting in settings_of(registered()[name].Settings):
-        assert f"{setting.key}: {setting.default} [{setting.allowed}]" in said
+        source = f" ({setting.printed})" if setting.printed else ""
+        assert f"{setting.key}: {setting.default}{source} [{setting.allowed}]" in said
         assert setting.meaning
         assert setting.meaning in said
+
+
+def test_a_default_that_is_not_the_sources_is_told_with_it_and_both_can_be_set() -> None:
+    marked = {
+        (kind.name, key): printed
+        for kind in registered().values()
+        for key, field in kind.Settings.model_fields.items()
+        for printed in printed_in(field)
+    }
+    assert {"scaffold", "spatl", "fml", "fedproto", "ktpfl", "feddf", "fedkem", "fedh2l"} <= {
+        name for name, _ in marked
+    }
+    for (name, key), printed in marked.items():
+        kind = registered()[name]
+        as_printed = getattr(kind.Settings(**{key: printed.value}), key)
+        assert as_printed == printed.value != getattr(kind.Settings(), key), (name, key)
+    assert "weighting: samples (the paper: uniform) [samples or uniform]" in words(
+        method_details("scaffold", 80)
+    )
+    assert "rank: change (the authors' code: weights) [" in words(method_details("spatl", 80))
 
 
 def test_a_methods_page_has_its_paper_its_needs_what_it_sends_and_keeps() -> None:

@@ -31,11 +31,18 @@ def filter_counts(model: nn.Module, keep: float) -> dict[str, int]:
     }
 
 
-def largest_filters(weights: Mapping[str, Tensor], counts: Mapping[str, int]) -> dict[str, Tensor]:
-    """The numbers, in their order, of the so many filters of each layer whose weights have the largest L2 norm."""
+def largest_filters(
+    weights: Mapping[str, Tensor], counts: Mapping[str, int], *, since: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
+    """The numbers, in their order, of the so many filters of each layer whose weights have the largest L2 norm.
+
+    since: earlier weights; it is then the norm of the change since these.
+    """
     found: dict[str, Tensor] = {}
     for layer, count in counts.items():
-        norms = weights[f"{layer}.weight"].flatten(1).norm(dim=1)
+        name = f"{layer}.weight"
+        compared = weights[name] if since is None else weights[name] - since[name].to(weights[name].device)
+        norms = compared.flatten(1).norm(dim=1)
         order = norms.argsort(descending=True, stable=True)  # of equals the first, on every machine
         found[layer] = order[:count].sort().values.int().cpu()
     return found

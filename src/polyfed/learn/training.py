@@ -19,7 +19,7 @@ class Training(BaseModel):
 
     model_config = SECTION
 
-    epochs: Annotated[int, Field(ge=1)] = 1
+    epochs: Annotated[int, Field(ge=1)] = 5
     """Passes over the client's training data in each round; typically 1 to 10."""
     steps: Annotated[int, Field(ge=1)] | None = None
     """Exactly so many batches instead of whole epochs, the same for every client (as in FedKF's code)."""

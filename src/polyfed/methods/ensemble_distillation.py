@@ -18,6 +18,7 @@ from polyfed import learn
 from polyfed.federation import Assistant, Fields, MethodSettings, Server, Weights
 from polyfed.learn import Distillation, TableMax, TableMean, WeightedMean
 from polyfed.methods import public_distillation as public
+from polyfed.schema import Printed
 
 Merged: TypeAlias = TableMax | TableMean
 
@@ -29,7 +30,7 @@ class EnsembleSettings(MethodSettings):
     centre: bool = False
     """Whether each network's logits are first shifted to mean 0 on every row: a constant added to all logits changes no
     probability, but it does change the maximum."""
-    start: Literal["global", "average"] = "global"
+    start: Annotated[Literal["global", "average"], Printed("global", "the authors' code")] = "average"
     """What is distilled into: the last global network, or the mean of the received ones, as in FedDF."""
     statistics: Literal["public", "clients"] = "public"
     """BatchNorm's running statistics after distillation: those of the public rows, or the mean of the clients'."""

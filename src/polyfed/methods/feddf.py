@@ -45,10 +45,11 @@ from polyfed.federation import (
 from polyfed.learn import Distillation, TableMean, WeightedMean
 from polyfed.methods import local_training
 from polyfed.methods import public_distillation as public
+from polyfed.schema import Printed
 
 
 class FedDFSettings(MethodSettings):
-    weighting: Literal["samples", "uniform"] = "uniform"
+    weighting: Annotated[Literal["samples", "uniform"], Printed("uniform", "the authors' code")] = "samples"
     """Whether a client counts by its number of samples in the mean of the weights, or all count the same."""
     public_rows: Annotated[int, Field(ge=1)] = 5000
     """Public rows per round, drawn anew each time; all of them if there are fewer."""

@@ -2,9 +2,9 @@
 
 Peers of different models and domains teach each other; there is no server, and no parameters travel. Algorithm 1:
 
-    each round, every node i:
+    each round, `batches` times, every node i:
         local step:   g_loc ← ∇ CE on a private batch;   θ_i ← θ_i − β g_loc                          (Eq. 1–2)
-        every E rounds:
+        every E steps:
         broadcast:    rows of an own public batch, posteriors on them, accuracy on them
         mutual step:  g_pub ← ∇ mean over peers j of  Acc_j KL(p_j ‖ p_i) + CE  on j's public batch   (Eq. 3–6)
                       if ⟨g_loc, g_pub⟩ < 0:  g_pub ← the nearest g with ⟨g_loc, g⟩ = 0                (Eq. 7–14)
@@ -42,16 +42,20 @@ from polyfed.federation import (
     client_step,
     register,
 )
+from polyfed.schema import Printed
 
 logger = logging.getLogger(__name__)
 
+RESOLVED = {"project": learn.project, "pcgrad": learn.project_both, "ignore": lambda public, _local: public}
 Lesson = dict[str, Any]
 """What one peer broadcast: rows, posteriors and, with labels, its accuracy on them."""
 
 
 class FedH2LSettings(MethodSettings):
+    batches: Annotated[int, Field(ge=1), Printed(1)] = 20
+    """Local steps of every node in a round of the run. With 1 a round is one of the paper, which has thousands."""
     interval: Annotated[int, Field(ge=1)] = 1
-    """E: a mutual step every so many rounds; a local step in each."""
+    """E: a mutual step after every so many local steps."""
     topology: TopologyName = "complete"
     """Who hears whom: complete, ring, star, or pairs drawn anew each time (the paper's asynchronous variant)."""
     public_batch: Annotated[int, Field(ge=1)] = 32
@@ -122,10 +126,7 @@ class FedH2L(Method):
         loss = self.mutual_loss(me, [lesson for _, lesson in heard])
         public = learn.flat_gradient(loss, me.model)
         local = me.memory.pop("local", torch.zeros_like(public)).to(public.device)
-        if self.settings.conflict != "ignore":
-            resolve = learn.project if self.settings.conflict == "project" else learn.project_both
-            public = resolve(public, local)
-        learn.flat_step(me.model, public, me.training, me.memory)
+        learn.flat_step(me.model, RESOLVED[self.settings.conflict](public, local), me.training, me.memory)
         return {}
 
     def mutual_loss(self, me: Client, lessons: list[Lesson]) -> Tensor:
@@ -147,12 +148,13 @@ class FedH2L(Method):
         return kl + ce
 
     def prepare(self, fleet: Fleet, server: Server) -> None:
-        if self.training.epochs != 1 or self.training.steps is not None:
-            logger.warning("fedh2l makes one step per round: training.epochs and .steps are not used")
+        if self.training.epochs not in (1, learn.Training().epochs) or self.training.steps is not None:
+            logger.warning("fedh2l makes method.batches steps per round, not training.epochs or .steps")
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         peers = fleet.sample()
-        if t % self.settings.interval == 0:
-            fleet.gossip(self.broadcast, self.mutual_step, self.settings.topology, peers)
-        else:
-            fleet.ask(self.local_step, peers)
+        for batch in range(1, self.settings.batches + 1):
+            if ((t - 1) * self.settings.batches + batch) % self.settings.interval == 0:
+                fleet.gossip(self.broadcast, self.mutual_step, self.settings.topology, peers)
+            else:
+                fleet.ask(self.local_step, peers)

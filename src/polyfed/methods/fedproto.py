@@ -49,10 +49,11 @@ from polyfed.federation import (
 )
 from polyfed.methods import local_training
 from polyfed.models import features_and_logits
+from polyfed.schema import Printed
 
 
 class FedProtoSettings(MethodSettings):
-    strength: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    strength: Annotated[float, Field(gt=0, allow_inf_nan=False), Printed(1.0)] = 0.1
     """λ, how strongly features are drawn to the global prototype of their class; typically 0.1 to 4."""
     weighting: Literal["clients", "samples"] = "clients"
     """Whether all clients that hold a class count the same (the authors' code), or by their samples of it (the paper's

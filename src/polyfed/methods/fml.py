@@ -9,7 +9,8 @@
         merge:   θ_g ← mean of θ_g,k                                                                → "global"
 
 A client keeps its own model θ_k, of any architecture; only the meme model travels. Its moments are those of one round
-unless the run keeps moments. BatchNorm layers of the meme model are averaged like all others.
+unless the run keeps moments. BatchNorm layers of the meme model are averaged like all others. With α = β = ½, as the
+paper prints them, half of every loss is gone as long as the other model has little to say.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ from polyfed.federation import (
     register,
 )
 from polyfed.methods import mutual_training
+from polyfed.schema import Printed
 
 
 class FMLSettings(MethodSettings):
-    alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
+    alpha: Annotated[float, Field(ge=0, le=1), Printed(0.5)] = 0.8
     """α, how much a client's model minds the labels, and 1 − α the meme model's answers."""
-    beta: Annotated[float, Field(ge=0, le=1)] = 0.5
+    beta: Annotated[float, Field(ge=0, le=1), Printed(0.5)] = 0.8
     """β, how much the meme model minds the labels, and 1 − β the answers of the client's model."""
     weighting: Literal["samples", "uniform"] = "uniform"
     """Whether a client's meme model counts by the client's number of samples, or all count the same."""

@@ -9,9 +9,9 @@
                  c ← c + |S|/N · mean over S of (c_i⁺ − c_i)
 
 a is the number of steps; with momentum what it amounts to: see `control_variates`. As printed, all clients count the
-same. With `weighting: samples` they count by their samples in both means, and |S|/N is the cohort's part of all
-samples: so c stays the mean of all c_i, weighted as what is minimised is. Running statistics of BatchNorm layers have
-no gradient: their mean is taken. Twice as much travels as in FedAvg, up and down.
+same (`weighting: uniform`). By default they count by their samples in both means, as in FedAvg, and |S|/N is the
+cohort's part of all samples: so c stays the mean of all c_i, weighted as what is minimised is. Running statistics of
+BatchNorm layers have no gradient: their mean is taken. Twice as much travels as in FedAvg, up and down.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ from polyfed.federation import (
     register,
 )
 from polyfed.methods import control_variates, local_training
+from polyfed.schema import Printed
 
 
 class ScaffoldSettings(MethodSettings):
-    weighting: Literal["samples", "uniform"] = "uniform"
-    """Whether all clients count the same, as in the paper, or each by its number of samples."""
+    weighting: Annotated[Literal["samples", "uniform"], Printed("uniform")] = "samples"
+    """Whether a client counts by its number of samples, or all count the same."""
     server_lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """η_g, how far the server goes towards the mean of the clients' weights; 1 is all the way."""
 

@@ -6,7 +6,7 @@ Clients share an encoder, each has a predictor of its own, and only the encoder'
     each round t:
         S ← cohort
         train:   each client i in S:   w_i, its own head ← SGD(w, D_i), the encoder along  g + c − c_i
-                 I_i ← of each layer the share `keep` of the filters, those of w_i with the largest L2 norm
+                 I_i ← of each layer the share `keep` of the filters, those that changed most (L2 norm of w_i − w)
                  c_i⁺ ← c_i − c + (w − w_i) / (a η) in I_i, elsewhere c_i    (sent: w_i and c_i⁺ − c_i in I_i, and I_i)
         server:  filter by filter:  w ← Σ n_i w_i / Σ n_i over those who sent it; one that nobody sent stays
                  c ← the mean of all c_i
@@ -18,7 +18,9 @@ encoder goes down whole. See `control_variates` for a; `gradient_control: false`
 Simplified: in the paper an agent, trained by reinforcement on a graph of the model, chooses for each layer how many
 filters are salient; here `keep` is the same for all layers and clients. In the authors' code the filters that are not
 chosen are averaged in as zeros, and the first convolution of a ResNet stays with the client; here it is as the paper
-says.
+says. The code ranks filters by the norm of their weights (`rank: weights`), as papers on pruning do: there a model has
+been trained. In the first rounds of a federation it is the initial weights that make a filter large, so the same ones
+would be sent in every round and the others never learn from anybody.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ from polyfed.federation import (
 )
 from polyfed.methods import control_variates, local_training
 from polyfed.models import Network
+from polyfed.schema import Printed
 
 ENCODER = "body."
 
@@ -58,6 +61,8 @@ ENCODER = "body."
 class SPATLSettings(MethodSettings):
     keep: Annotated[float, Field(gt=0, le=1)] = 0.5
     """The share of each layer's filters that a client sends; typically 0.3 to 0.8. With 1 all of them travel."""
+    rank: Annotated[Literal["change", "weights"], Printed("weights", "the authors' code")] = "change"
+    """Which filters are sent: those that the client changed most in this round, or those with the largest weights."""
     gradient_control: bool = True
     """Whether the encoder's gradients are corrected by control variates, as in SCAFFOLD."""
     weighting: Literal["samples", "uniform"] = "samples"
@@ -69,7 +74,7 @@ class SPATL(Method):
     """A shared encoder of which only salient filters travel up, and a head for every client."""
 
     name = "spatl"
-    summary = "a shared encoder, its largest filters averaged; each client has its own head (Yu et al. 2022)"
+    summary = "a shared encoder, its salient filters averaged; each client has its own head (Yu et al. 2022)"
     stages = ("trained",)
     tells: ClassVar = {"filters": Kind.CONTROL, "control": Kind.GRADIENTS}
     Settings = SPATLSettings
@@ -111,7 +116,7 @@ class SPATL(Method):
         me.measure("trained", whole=False)
         own = learn.weights_of(me.model)
         me.memory["head"] = {name: own.pop(name) for name in [*own] if not name.startswith(ENCODER)}
-        rows = learn.largest_filters(own, filters)
+        rows = learn.largest_filters(own, filters, since=weights if self.settings.rank == "change" else None)
         reply = {"weights": learn.take_rows(own, rows), "rows": rows}
         if control:
             change = control_variates.update(me, control, weights, own, steps, only=rows)

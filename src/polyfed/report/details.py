@@ -86,12 +86,13 @@ class Page:
                 self.text.append(" " * column + line + "\n")
 
     def settings(self, settings: Sequence[Setting]) -> None:
-        """`key: default`, what is allowed, and below it what it means."""
+        """`key: default`, its source's value if that is another, what is allowed, and below it what it means."""
         for setting in settings:
             given = (
                 f"{setting.key}: {setting.default}" if setting.default else f"{setting.key}: (must be given)"
             )
-            self.prose(f"{given}  [{setting.allowed}]", hanging=INDENT + 4)
+            source = f"  ({setting.printed})" if setting.printed else ""
+            self.prose(f"{given}{source}  [{setting.allowed}]", hanging=INDENT + 4)
             if setting.meaning:
                 self.prose(setting.meaning, INDENT + 4)
 
