@@ -16,6 +16,7 @@ import polyfed
 from polyfed.engines import Inline, Pool
 from polyfed.errors import CheckpointError, ConfigError, MethodError
 from polyfed.federation import Client, Fields, Fleet, Method, Need, Server, client_step
+from polyfed.federation.method import registered
 from polyfed.methods.fedavg import FedAvg
 from polyfed.models import Budget
 from polyfed.runs import config as config_module
@@ -26,6 +27,26 @@ from polyfed.runs.setup import Simulation
 from polyfed.testing import result_of
 
 NAMES = ["north", "south", "east", "west"]
+
+
+# -- what a run directory says -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in registered() if registered()[name].Settings.model_fields])
+def test_settings_that_are_written_out_are_read_back_as_they_were(name: str) -> None:
+    kind = registered()[name]
+    settings = kind.Settings(**({"flavour": "authors"} if "flavour" in kind.Settings.model_fields else {}))
+    written = settings.model_dump(mode="json", by_alias=True)
+    assert config_module.settings_of(kind, json.loads(json.dumps(written))) == settings
+
+
+def test_a_run_directory_holds_every_setting_of_the_method_whatever_later_defaults_are() -> None:
+    """Else a run that is resumed by another version could go on with other settings, and nobody would know."""
+    config = read_config({"method": {"name": "fedkf", "flavour": "authors", "gamma": 0.5}})
+    resolved = Simulation(config).config
+    assert resolved.method.settings.keys() == registered()["fedkf"].Settings.model_fields.keys()
+    assert (resolved.method.settings["gamma"], resolved.method.settings["unseen"]) == (0.5, "left-out")
+    assert read_config(resolved.as_file()).method_settings() == config.method_settings()
 
 
 # -- names ---------------------------------------------------------------------------------------------------
