@@ -57,7 +57,7 @@ class Chaos:
                 "rounds": 4,
                 "data": {"limit": 300, "clients": 4, "public": {"source": "share", "share": 0.2}},
                 "models": {"names": ["mlp-small", "cnn-small"], "features": 16, "server": "mlp-small"},
-                "training": {"batch": 16, "momentum": 0.9},
+                "training": {"epochs": 1, "batch": 16, "momentum": 0.9},
                 "cohort": {"fraction": 0.75},
                 "checkpoint_seconds": self.chance.choice([0, 0.2]),
             }

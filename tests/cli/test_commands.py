@@ -511,7 +511,9 @@ def short_demo(monkeypatch: pytest.MonkeyPatch) -> None:
         .replace("  clients", "  limit: 300\n  clients")
     )
     monkeypatch.setattr(
-        demonstrating, "yaml_text", lambda _name: re.sub(r"training: .*", "training: {batch: 16}", text)
+        demonstrating,
+        "yaml_text",
+        lambda _name: re.sub(r"training: .*", "training: {epochs: 1, batch: 16}", text),
     )
 
 

@@ -148,7 +148,7 @@ def test_elsewhere_there_is_a_line_for_each_finished_run_and_for_each_failure(
 ) -> None:
     jobs = [job(tmp_path / f"seed-{seed}", small, seed=seed, rounds=2) for seed in (0, 1)]
     run_jobs(jobs[:1], 1)
-    hopeless = job(tmp_path / "hopeless", small, training={"batch": 16, "lr": 1e30})
+    hopeless = job(tmp_path / "hopeless", small, training={"epochs": 1, "batch": 16, "lr": 1e30})
     screen = Screen(terminal=False)
     (failure,) = follow_grid([*jobs, hopeless], 1, screen)
     lines = screen.written.getvalue().splitlines()
@@ -184,7 +184,7 @@ def test_in_a_terminal_failures_are_counted_and_named_below_the_bars(
     tmp_path: Path, small: dict[str, Any]
 ) -> None:
     good = job(tmp_path / "good", small, rounds=1)
-    hopeless = job(tmp_path / "hopeless", small, training={"batch": 16, "lr": 1e30})
+    hopeless = job(tmp_path / "hopeless", small, training={"epochs": 1, "batch": 16, "lr": 1e30})
     screen = Screen(terminal=True)
     (failure,) = follow_grid([hopeless, good], 1, screen)
     *bars, last = screen.plain.strip().splitlines()

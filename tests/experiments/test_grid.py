@@ -103,7 +103,7 @@ def test_a_run_that_fails_does_not_stop_the_others(
     tmp_path: Path, small: dict[str, Any], monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     """One fails with an error of ours (its learning rate makes NaN), one with a bug."""
-    hopeless = job(tmp_path / "hopeless", small, training={"batch": 16, "lr": 1e30})
+    hopeless = job(tmp_path / "hopeless", small, training={"epochs": 1, "batch": 16, "lr": 1e30})
     buggy = job(tmp_path / "buggy", small)
     good = [job(tmp_path / f"seed-{seed}", small, seed=seed) for seed in (0, 1)]
     prepare = api.prepare_checked

@@ -195,7 +195,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> polyfed.SweepResult:
         "rounds": 3,
         "data": {"limit": 300, "clients": 4},
         "models": {"names": ["mlp-small"]},
-        "training": {"batch": 16},
+        "training": {"epochs": 1, "batch": 16},
     }
     sets = {"method": ["local", "fedavg"], "training.lr": 0.1}
     return polyfed.sweep(small, sets, seeds=2, out=tmp_path_factory.mktemp("sweep") / "out", workers=2)

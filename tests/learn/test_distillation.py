@@ -58,7 +58,7 @@ SLOPES["ce"] = SLOPES["kl"]
 @pytest.mark.parametrize("loss", ["l1", "l2", "ce", "kl"])
 def test_one_step_on_a_linear_model_by_hand(loss: Any, reduce: Any) -> None:
     model = linear()
-    settings = Distillation(loss=loss, reduce=reduce, lr=0.1, batch=2)
+    settings = Distillation(epochs=1, loss=loss, reduce=reduce, lr=0.1, batch=2)
     assert distil(model, X, ANSWERS, settings, generator()) == 1
     slope = SLOPES[loss] / (3 if reduce == "mean" else 1)
     assert torch.allclose(model.weight, -0.1 * slope.T @ X, atol=1e-6)
@@ -68,7 +68,7 @@ def test_one_step_on_a_linear_model_by_hand(loss: Any, reduce: Any) -> None:
 def test_the_step_of_l1_in_numbers() -> None:
     """Output 0 is pulled up by row 0 and down by row 1: -0.1 · ½ (-1 · [1 2] + 1 · [3 -1]) = [-0.1 0.15]."""
     model = linear()
-    distil(model, X, ANSWERS, Distillation(loss="l1", lr=0.1, batch=2), generator())
+    distil(model, X, ANSWERS, Distillation(epochs=1, loss="l1", lr=0.1, batch=2), generator())
     expected = torch.tensor([[-0.1, 0.15], [-0.2, -0.05], [0.15, -0.05]])
     assert torch.allclose(model.weight, expected, atol=1e-6)
     assert torch.allclose(model.bias, torch.tensor([0.0, -0.1, 0.05]), atol=1e-6)
@@ -78,7 +78,7 @@ def test_one_step_towards_probabilities_by_hand() -> None:
     """At temperature 2 the slope is (q - p) / 2 a row; the answers are not softened again."""
     model = linear()
     said = torch.tensor([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0]])
-    settings = Distillation(loss="kl", temperature=2.0, lr=0.1, batch=2)
+    settings = Distillation(epochs=1, loss="kl", temperature=2.0, lr=0.1, batch=2)
     distil(model, X, said, settings, generator(), given="probabilities")
     slope = (torch.full((2, 3), 1 / 3) - said) / 2 / 2
     assert torch.allclose(model.weight, -0.1 * slope.T @ X, atol=1e-6)
@@ -135,7 +135,7 @@ def test_a_model_with_more_outputs_is_fitted_in_the_first_only() -> None:
 def test_the_mean_over_outputs_is_over_those_that_are_fitted() -> None:
     """One output of five is fitted: the mean over one. -0.1 · sign(0 - 1) · x"""
     model = linear(outputs=5)
-    settings = Distillation(loss="l1", reduce="mean", lr=0.1)
+    settings = Distillation(epochs=1, loss="l1", reduce="mean", lr=0.1)
     distil(model, torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0]]), settings, generator())
     assert torch.allclose(model.weight[0], torch.tensor([0.1, 0.2]), atol=1e-6)
     assert model.weight[1:].abs().sum() == 0
@@ -143,7 +143,7 @@ def test_the_mean_over_outputs_is_over_those_that_are_fitted() -> None:
 
 def test_without_rows_nothing_is_done() -> None:
     model = net()
-    settings = Distillation(weight_decay=0.5, cosine=True)
+    settings = Distillation(epochs=1, weight_decay=0.5, cosine=True)
     assert distil(model, torch.empty(0, 4), torch.empty(0, 3), settings, generator()) == 0
     assert torch.equal(weights(model), weights(net()))
 
@@ -153,7 +153,7 @@ def test_without_rows_nothing_is_done() -> None:
     [(10, {"epochs": 2, "batch": 4}, 6), (10, {"steps": 4, "batch": 4}, 4), (3, {"batch": 32}, 1)],
 )
 def test_the_steps_made_are_given_back(rows: int, settings: dict[str, Any], steps: int) -> None:
-    assert distil(net(), *examples(rows), Distillation(**settings), generator()) == steps
+    assert distil(net(), *examples(rows), Distillation(**{"epochs": 1, **settings}), generator()) == steps
 
 
 def test_a_last_batch_of_one_is_merged_for_batch_norm() -> None:
@@ -176,7 +176,7 @@ def test_kept_moments_make_two_rounds_one_uninterrupted_distillation() -> None:
     x, answers = examples(10)
     whole, parts = net(), net()
     distil(whole, x, answers, Distillation(epochs=2, batch=4, optimiser="adam", lr=0.01), generator())
-    settings = Distillation(batch=4, optimiser="adam", lr=0.01, keep_optimiser=True)
+    settings = Distillation(epochs=1, batch=4, optimiser="adam", lr=0.01, keep_optimiser=True)
     stream, memory = generator(), dict[str, Any]()
     distil(parts, x, answers, settings, stream, memory=memory)
     memory = decode(encode(memory))
@@ -202,7 +202,7 @@ class Slope(nn.Module):
 
 def rates(rows: int, *, norm: bool = False, **settings: Any) -> list[float]:
     """The learning rate of every step."""
-    model, training, x = Slope(norm=norm), Training(**settings), torch.randn(rows, 1)
+    model, training, x = Slope(norm=norm), Training(**{"epochs": 1, **settings}), torch.randn(rows, 1)
     learner = Learner(model, training, cosine_steps=batch_count(rows, training, model))
     places = [model.place.item()]
     for _, batch in batches(x, training, generator(), model):
@@ -231,6 +231,6 @@ def test_distillation_follows_the_cosine_if_told() -> None:
         model = nn.Linear(2, 1)
         nn.init.zeros_(model.bias)
         nn.init.zeros_(model.weight)
-        settings = Distillation(loss="l1", lr=0.4, batch=1, cosine=cosine)
+        settings = Distillation(epochs=1, loss="l1", lr=0.4, batch=1, cosine=cosine)
         distil(model, torch.zeros(2, 2), answers, settings, generator())
         assert model.bias.item() == pytest.approx(expected, abs=1e-6)

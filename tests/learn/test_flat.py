@@ -58,7 +58,7 @@ def test_settings_may_change_between_two_steps_and_weights_may_be_loaded() -> No
     for weights, lr in (([1.0, 2.0], 0.1), ([5.0, 7.0], 0.01)):
         with torch.no_grad():
             model.weight.copy_(torch.tensor([weights]))
-        flat_step(model, torch.tensor([1.0, -1.0]), Training(lr=lr), memory)
+        flat_step(model, torch.tensor([1.0, -1.0]), Training(epochs=1, lr=lr), memory)
         assert model.weight.tolist()[0] == pytest.approx([weights[0] - lr, weights[1] + lr])
 
 
@@ -92,7 +92,7 @@ def test_steps_are_those_of_pytorchs_optimiser(name: str, saved: bool) -> None:
     memory: dict[str, Any] = {}
     for x, y in batches(8):
         gradient = flat_gradient(F.cross_entropy(ours(x), y), ours)
-        flat_step(ours, gradient, Training(**settings), memory)
+        flat_step(ours, gradient, Training(**{"epochs": 1, **settings}), memory)
         if saved:
             memory = decode(encode(memory))
         optimiser.zero_grad()
@@ -110,7 +110,7 @@ def test_amsgrad_is_not_adam() -> None:
         model, memory = nn.Linear(1, 1, bias=False), dict[str, Any]()
         nn.init.zeros_(model.weight)
         for size in (10.0, *[0.1] * 300):
-            flat_step(model, torch.tensor([size]), Training(optimiser=name, lr=0.01), memory)
+            flat_step(model, torch.tensor([size]), Training(epochs=1, optimiser=name, lr=0.01), memory)
         reached[name] = model.weight.item()
     assert abs(reached["adam"] - reached["amsgrad"]) > 0.01
 
@@ -120,7 +120,7 @@ def test_the_whole_gradient_is_clipped_and_the_callers_is_left_alone() -> None:
     model = nn.Linear(2, 1, bias=False)
     nn.init.zeros_(model.weight)
     gradient = torch.tensor([3.0, 4.0])
-    flat_step(model, gradient, Training(lr=0.5, clip=1.0), {})
+    flat_step(model, gradient, Training(epochs=1, lr=0.5, clip=1.0), {})
     assert model.weight[0].tolist() == pytest.approx([-0.3, -0.4], abs=1e-6)
     assert gradient.tolist() == [3, 4]
 
@@ -129,7 +129,10 @@ def test_moments_are_single_vectors() -> None:
     model, memory = net(), dict[str, Any]()
     x, y = batches(1)[0]
     flat_step(
-        model, flat_gradient(F.cross_entropy(model(x), y), model), Training(optimiser="amsgrad"), memory
+        model,
+        flat_gradient(F.cross_entropy(model(x), y), model),
+        Training(epochs=1, optimiser="amsgrad"),
+        memory,
     )
     size = sum(parameter.numel() for parameter in model.parameters())
     moments = memory["moments"]
@@ -147,7 +150,7 @@ def test_any_layout_of_memory_gives_the_same_step_and_stays() -> None:
     for _ in range(3):
         for model, memory in zip((plain, last), memories, strict=True):
             gradient = flat_gradient(F.cross_entropy(model(x), y), model)
-            flat_step(model, gradient, Training(lr=0.1, momentum=0.9), memory)
+            flat_step(model, gradient, Training(epochs=1, lr=0.1, momentum=0.9), memory)
     for one, other in zip(plain.parameters(), last.parameters(), strict=True):
         assert torch.allclose(one, other, rtol=0, atol=1e-6)
     weight = next(last.parameters())
@@ -162,7 +165,7 @@ def test_frozen_parameters_stay() -> None:
     before = first.clone()
     x, y = batches(1)[0]
     gradient = flat_gradient(F.cross_entropy(model(x), y), model)
-    flat_step(model, gradient, Training(weight_decay=0.1, lr=0.5), {})
+    flat_step(model, gradient, Training(epochs=1, weight_decay=0.1, lr=0.5), {})
     assert torch.equal(first, before)
 
 

@@ -61,7 +61,7 @@ def test_so_many_steps_are_so_many_batches() -> None:
 
 def test_without_samples_there_are_no_batches_and_nothing_is_done() -> None:
     for settings in ({}, {"steps": 3}):
-        training = Training(**settings, keep_optimiser=True, momentum=0.9)
+        training = Training(**{"epochs": 1, **settings}, keep_optimiser=True, momentum=0.9)
         assert list(batches(torch.zeros(0, 1), training, generator())) == []
         assert batch_count(0, training) == 0
         memory: dict[str, Any] = {}
@@ -70,7 +70,7 @@ def test_without_samples_there_are_no_batches_and_nothing_is_done() -> None:
 
 
 def test_one_model_with_batch_norm_merges_a_last_batch_of_one_for_all() -> None:
-    x, training = torch.zeros(5, 1), Training(batch=4)
+    x, training = torch.zeros(5, 1), Training(epochs=1, batch=4)
     norm = nn.BatchNorm1d(1)
     assert [len(rows) for rows, _ in batches(x, training, generator(), line())] == [4, 1]
     assert [len(rows) for rows, _ in batches(x, training, generator(), line(), norm)] == [5]
@@ -80,7 +80,7 @@ def test_one_model_with_batch_norm_merges_a_last_batch_of_one_for_all() -> None:
 
 def test_where_every_batch_is_one_row_norms_use_their_running_statistics() -> None:
     norm = nn.BatchNorm1d(1).train()
-    for _, batch in batches(torch.randn(3, 1), Training(batch=1), generator(), norm):
+    for _, batch in batches(torch.randn(3, 1), Training(epochs=1, batch=1), generator(), norm):
         norm(batch)
     assert norm.running_mean is not None and norm.running_mean.item() == 0.0
 
@@ -91,7 +91,7 @@ def test_where_every_batch_is_one_row_norms_use_their_running_statistics() -> No
 def test_steps_by_hand_with_momentum_and_weight_decay() -> None:
     """Loss w, slope 1 + ½ w: v ← 0.9 v + slope, w ← w - 0.1 v."""
     model = line(2.0)
-    learner = Learner(model, Training(lr=0.1, momentum=0.9, weight_decay=0.5))
+    learner = Learner(model, Training(epochs=1, lr=0.1, momentum=0.9, weight_decay=0.5))
     w, v = 2.0, 0.0
     for _ in range(3):
         learner.step(model.weight.sum())
@@ -112,7 +112,7 @@ def test_a_gradient_is_clipped_as_a_whole() -> None:
     """A slope of (3, 4) has norm 5: clipped to 1 it is (0.6, 0.8)."""
     for clip, expected in ((1.0, (-0.6, -0.8)), (None, (-3.0, -4.0)), (7.0, (-3.0, -4.0))):
         pair = nn.ModuleList([line(), line()])
-        Learner(pair, Training(lr=1.0, clip=clip)).step(
+        Learner(pair, Training(epochs=1, lr=1.0, clip=clip)).step(
             3 * next(pair[0].parameters()).sum() + 4 * next(pair[1].parameters()).sum()
         )
         assert [weight_of(each) for each in pair] == pytest.approx(expected, abs=1e-5)
@@ -120,7 +120,7 @@ def test_a_gradient_is_clipped_as_a_whole() -> None:
 
 def test_the_rate_falls_along_a_cosine() -> None:
     model = line()
-    learner = Learner(model, Training(lr=0.4), cosine_steps=4)
+    learner = Learner(model, Training(epochs=1, lr=0.4), cosine_steps=4)
     places = [0.0]
     for _ in range(4):
         learner.step(model.weight.sum())
@@ -140,6 +140,7 @@ def test_moments_are_kept_from_one_use_to_the_next_if_so_set(optimiser: str) -> 
         memory: dict[str, Any] = {}
         momentum = 0.9 if optimiser == "sgd" else 0.0
         training = Training(
+            epochs=1,
             optimiser=optimiser,
             lr=0.1,
             momentum=momentum,
@@ -160,7 +161,7 @@ def test_moments_are_kept_from_one_use_to_the_next_if_so_set(optimiser: str) -> 
 def test_two_learners_on_one_stream_learn_from_each_other() -> None:
     """w_a is drawn to w_b and w_b to w_a, both by the same batches: each step by hand."""
     x = torch.tensor([[1.0], [2.0], [3.0]])
-    training = Training(lr=0.05, batch=1)
+    training = Training(epochs=1, lr=0.05, batch=1)
     one, other = line(1.0), line(-1.0)
     learners = Learner(one, training), Learner(other, training)
     a, b = 1.0, -1.0
@@ -229,17 +230,17 @@ def test_supervised_is_a_learner_on_cross_entropy() -> None:
 
 
 def test_the_rate_that_is_left_by_hand() -> None:
-    training = Training(lr=0.8, decay=0.5, momentum=0.9)
+    training = Training(epochs=1, lr=0.8, decay=0.5, momentum=0.9)
     assert [training.in_round(number).lr for number in (0, 1, 2, 3, 5)] == [0.8, 0.8, 0.4, 0.2, 0.05]
-    assert training.in_round(3) == Training(lr=0.2, decay=0.5, momentum=0.9)
-    constant = Training(lr=0.8)
+    assert training.in_round(3) == Training(epochs=1, lr=0.2, decay=0.5, momentum=0.9)
+    constant = Training(epochs=1, lr=0.8)
     assert constant.in_round(7) is constant
 
 
 @pytest.mark.parametrize("decay", [0.0, 1.5, -0.5])
 def test_a_decay_that_is_none_is_refused(decay: float) -> None:
     with pytest.raises(ValidationError):
-        Training(decay=decay)
+        Training(epochs=1, decay=decay)
 
 
 def plain() -> nn.Module:
@@ -276,7 +277,7 @@ def prepare(tmp_path: Path) -> Iterator[Prepare]:
 def test_a_correction_is_added_to_the_gradient_of_every_step() -> None:
     """Loss 3w: gradient 3. With clip 1 it is 1, with the correction 0.5 it is 1.5: w = 2 − 0.1 · 1.5, twice."""
     model = line(2.0)
-    settings = Training(lr=0.1, clip=1.0)
+    settings = Training(epochs=1, lr=0.1, clip=1.0)
     learner = Learner(model, settings, correction={"weight": torch.tensor([[0.5]])})
     learner.step(3 * model.weight.sum())
     assert model.weight.item() == pytest.approx(1.85, abs=1e-6)
@@ -288,7 +289,7 @@ def test_a_correction_is_added_to_the_gradient_of_every_step() -> None:
 @pytest.mark.parametrize("steps", [1, 2, 7])
 def test_effective_steps_are_how_far_sgd_goes_down_a_constant_gradient(steps: int, momentum: float) -> None:
     model = line()
-    learner = Learner(model, Training(lr=0.01, momentum=momentum))
+    learner = Learner(model, Training(epochs=1, lr=0.01, momentum=momentum))
     for _ in range(steps):
         learner.step(model.weight.sum())
     assert -model.weight.item() / 0.01 == pytest.approx(effective_steps(steps, momentum), rel=1e-4)
@@ -297,7 +298,7 @@ def test_effective_steps_are_how_far_sgd_goes_down_a_constant_gradient(steps: in
 @pytest.mark.parametrize("stack", [1, 4])
 def test_fedavg_with_decay_equals_a_loop_by_hand(prepare: Prepare, stack: int) -> None:
     """Round 1 at the full rate, round 2 at half of it."""
-    training = {"lr": 0.4, "decay": 0.5, "batch": 8}
+    training = {"epochs": 1, "lr": 0.4, "decay": 0.5, "batch": 8}
     run = prepare(method="fedavg", rounds=2, training=training, stack=stack)
     run.go()
     model = run.federation.build("plain")
@@ -333,7 +334,7 @@ def test_every_method_honours_the_decay_from_its_second_round_on(prepare: Prepar
     for decay in (1.0, 0.25):
         states: dict[int, bytes] = {}
 
-        run = prepare(method=name, rounds=2, training={"lr": 0.1, "batch": 8, "decay": decay})
+        run = prepare(method=name, rounds=2, training={"epochs": 1, "lr": 0.1, "batch": 8, "decay": decay})
 
         def look(now: Any, states: dict[int, bytes] = states) -> None:
             clients = {str(index): decode(path.read_bytes()) for index, path in now.client_files().items()}

@@ -44,7 +44,7 @@ BETWEEN_PROBABILITIES = {
 def loss_of(
     student: Tensor, answer: Tensor, loss: Any, *, answers: Answers = "logits", **settings: Any
 ) -> Tensor:
-    return knowledge_loss(Distillation(loss=loss, **settings), given=answers)(student, answer)
+    return knowledge_loss(Distillation(epochs=1, loss=loss, **settings), given=answers)(student, answer)
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
@@ -182,4 +182,4 @@ def test_the_entropy_of_every_row_by_hand() -> None:
 )
 def test_settings_are_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        Distillation(**wrong)
+        Distillation(**{"epochs": 1, **wrong})

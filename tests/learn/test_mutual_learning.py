@@ -15,7 +15,7 @@ from polyfed.federation.message import decode, encode
 from polyfed.learn import Learner, Peer, Training, batches, mutual, weights_of
 
 LR = 0.5
-ONE_BATCH = Training(batch=8, lr=LR)
+ONE_BATCH = Training(epochs=1, batch=8, lr=LR)
 
 
 def generator() -> torch.Generator:
@@ -162,7 +162,7 @@ def test_epochs_equal_a_loop_by_hand_and_no_gradient_leaks_into_a_peer(norm: boo
 
 
 def test_an_answer_given_again_does_not_count_twice_in_running_statistics() -> None:
-    training, (x, y) = Training(batch=5, lr=0.1), rows()
+    training, (x, y) = Training(epochs=1, batch=5, lr=0.1), rows()
     found = [net(1, norm=True) for _ in range(2)]
     for model, in_turn in zip(found, (False, True), strict=True):
         mutual(Peer(model, other=0.0), Peer(net(2)), x, y, training, generator(), in_turn=in_turn)
@@ -181,7 +181,7 @@ def test_models_of_two_layouts_see_the_same_augmented_batch() -> None:
 
     x = torch.randn(6, 3, 8, 8, generator=generator()).contiguous(memory_format=torch.channels_last)
     pair = Peer(watched(True)), Peer(watched(False))
-    training = Training(batch=6, augment=True)
+    training = Training(epochs=1, batch=6, augment=True)
     mutual(*pair, x, torch.zeros(6, dtype=torch.long), training, generator())
     assert models.memory_format(pair[0].model) is torch.channels_last
     assert seen[0].is_contiguous(memory_format=torch.channels_last) and seen[1].is_contiguous()
@@ -203,7 +203,7 @@ def test_each_keeps_moments_of_its_own_and_goes_on_as_if_uninterrupted() -> None
     x, y = rows(8)
     whole, parts = ((net(1), net(2)) for _ in range(2))
     mutual(Peer(whole[0]), Peer(whole[1]), x, y, Training(batch=4, epochs=2, momentum=0.9), generator())
-    training = Training(batch=4, momentum=0.9, keep_optimiser=True)
+    training = Training(epochs=1, batch=4, momentum=0.9, keep_optimiser=True)
     stream, memories = generator(), [dict[str, Any](), dict[str, Any]()]
     for _ in range(2):
         one, two = (Peer(model, memory=memory) for model, memory in zip(parts, memories, strict=True))
@@ -217,7 +217,7 @@ def test_without_rows_nothing_is_done_and_a_single_row_leaves_running_statistics
     before = weights_of(model)
     assert mutual(Peer(model), Peer(net(2)), *rows(0), Training(), generator()) == 0
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
-    assert mutual(Peer(model), Peer(net(2)), *rows(1), Training(), generator(), in_turn=True) == 1
+    assert mutual(Peer(model), Peer(net(2)), *rows(1), Training(epochs=1), generator(), in_turn=True) == 1
     after = weights_of(model)
     assert torch.equal(before["1.running_mean"], after["1.running_mean"])
     assert all(tensor.isfinite().all() for tensor in after.values())

@@ -36,7 +36,7 @@ def gradients(model: nn.Module, x: Tensor) -> None:
 
 @pytest.mark.parametrize(("settings", "kind"), CASES.values(), ids=CASES)
 def test_steps_are_those_of_torch_optim(settings: dict[str, Any], kind: Any) -> None:
-    training = Training(lr=0.05, **settings)
+    training = Training(epochs=1, lr=0.05, **settings)
     options = {"lr": 0.05, "weight_decay": training.weight_decay, "fused": True}
     if kind is torch.optim.SGD:
         options["momentum"] = training.momentum
@@ -101,7 +101,7 @@ from polyfed import learn, models
 model = models.build("mlp-small", (4,), 2)
 x, y = torch.randn(8, 4), torch.zeros(8, dtype=torch.int64)
 for optimiser in ("sgd", "adam", "amsgrad", "adamw"):
-    learn.supervised(model, x, y, learn.Training(optimiser=optimiser, clip=1.0), torch.Generator())
+    learn.supervised(model, x, y, learn.Training(epochs=1, optimiser=optimiser, clip=1.0), torch.Generator())
 learn.supervised_together([model], [(x, y)], learn.Training(), [torch.Generator()])
 assert "torch._dynamo" not in sys.modules
 """

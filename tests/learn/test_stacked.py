@@ -76,7 +76,7 @@ def stacked(counts: list[int], training: Training, proximal: float) -> list[Tens
 def test_stacked_training_equals_training_one_by_one(
     counts: list[int], settings: dict[str, Any], proximal: float
 ) -> None:
-    training = Training(batch=4, lr=0.1, **settings)
+    training = Training(**{"epochs": 1, "batch": 4, "lr": 0.1, **settings})
     alone = one_by_one(counts, training, proximal)
     together = stacked(counts, training, proximal)
     for client, count in enumerate(counts):
@@ -105,7 +105,7 @@ def test_the_pull_is_towards_where_each_model_started() -> None:
     ids=str,
 )
 def test_only_what_the_stack_does_is_stacked(settings: dict[str, Any], can: bool) -> None:
-    assert can_stack(Training(**settings)) == can
+    assert can_stack(Training(**{"epochs": 1, **settings})) == can
 
 
 # -- extra losses --------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_a_loss_that_cannot_be_stacked_is_refused_and_never_left_out(extras: lis
         supervised_together(
             models,
             [examples(4, 0), examples(4, 1)],
-            Training(batch=4),
+            Training(epochs=1, batch=4),
             [generator(0), generator(1)],
             extras=extras,
         )

@@ -63,7 +63,9 @@ class Recorder(nn.Module):
 def seen(rows: int, seed: int = 0, **settings: Any) -> list[list[int]]:
     model = Recorder()
     x = torch.arange(float(rows)).unsqueeze(1)
-    steps = supervised(model, x, torch.zeros(rows, dtype=torch.long), Training(**settings), generator(seed))
+    steps = supervised(
+        model, x, torch.zeros(rows, dtype=torch.long), Training(**{"epochs": 1, **settings}), generator(seed)
+    )
     assert steps == len(model.seen)
     return model.seen
 
@@ -74,7 +76,10 @@ def seen(rows: int, seed: int = 0, **settings: Any) -> list[list[int]]:
 def test_one_step_on_one_row_by_hand() -> None:
     model = linear()
     assert (
-        supervised(model, torch.tensor([[1.0, 2.0]]), torch.tensor([0]), Training(lr=0.1), generator()) == 1
+        supervised(
+            model, torch.tensor([[1.0, 2.0]]), torch.tensor([0]), Training(epochs=1, lr=0.1), generator()
+        )
+        == 1
     )
     # p = (½, ½); ∂/∂logits = p - onehot(0) = (-½, ½); ∂/∂W = that × (1, 2); a step of 0.1 the other way
     assert torch.allclose(model.weight, torch.tensor([[0.05, 0.1], [-0.05, -0.1]]), atol=1e-6)
@@ -84,7 +89,7 @@ def test_one_step_on_one_row_by_hand() -> None:
 def test_a_batch_counts_by_its_mean() -> None:
     model = linear()
     x = torch.tensor([[1.0, 0.0], [0.0, 4.0], [0.0, 0.0], [3.0, 0.0]])
-    supervised(model, x, torch.tensor([0, 1, 0, 0]), Training(lr=1), generator())
+    supervised(model, x, torch.tensor([0, 1, 0, 0]), Training(epochs=1, lr=1), generator())
     # ∂/∂logits: (-½, ½) for class 0, (½, -½) for class 1; first row of ∂/∂W: (-½·1 - ½·3, ½·4) / 4
     assert torch.allclose(model.weight, torch.tensor([[0.5, -0.5], [-0.5, 0.5]]), atol=1e-6)
     # (-½ + ½ - ½ - ½) / 4
@@ -93,11 +98,15 @@ def test_a_batch_counts_by_its_mean() -> None:
 
 def test_clipping_limits_the_norm_of_the_whole_gradient() -> None:
     model = linear()
-    supervised(model, torch.tensor([[1.0, 2.0]]), torch.tensor([0]), Training(lr=1, clip=0.5), generator())
+    supervised(
+        model, torch.tensor([[1.0, 2.0]]), torch.tensor([0]), Training(epochs=1, lr=1, clip=0.5), generator()
+    )
     # the gradient's norm is √(2 · (¼ + 1 + ¼)) = √3
     assert weights(model).norm() == pytest.approx(0.5, abs=1e-5)
     free = linear()
-    supervised(free, torch.tensor([[1.0, 2.0]]), torch.tensor([0]), Training(lr=1, clip=100), generator())
+    supervised(
+        free, torch.tensor([[1.0, 2.0]]), torch.tensor([0]), Training(epochs=1, lr=1, clip=100), generator()
+    )
     assert weights(free).norm() == pytest.approx(3**0.5, abs=1e-5)
 
 
@@ -108,7 +117,7 @@ def test_an_extra_loss_is_added() -> None:
         model,
         torch.zeros(1, 2),
         torch.tensor([0]),
-        Training(lr=0.1),
+        Training(epochs=1, lr=0.1),
         generator(),
         extra=lambda now, _rows, _x, _logits: 2 * now.get_parameter("weight").sum(),
     )
@@ -141,7 +150,7 @@ def test_a_loss_on_features_by_hand() -> None:
         return (features - 1).square().mean()
 
     ones, label = torch.ones(1, 1), torch.tensor([0])
-    supervised(model, ones, label, Training(lr=0.1), generator(), extra=FeatureLoss(near_one))
+    supervised(model, ones, label, Training(epochs=1, lr=0.1), generator(), extra=FeatureLoss(near_one))
     assert body.weight.item() == pytest.approx(2.6, abs=1e-6)
     assert model.passes == 1
 
@@ -152,7 +161,7 @@ def test_a_loss_on_features_that_is_zero_changes_no_bit(make: Any) -> None:
     plain, watched = make(), make()
     nothing = FeatureLoss(lambda _model, _rows, _x, _logits, features: 0 * features.sum())
     for model, extra in ((plain, None), (watched, nothing)):
-        supervised(model, *examples(20), Training(batch=6), generator(), extra=extra)
+        supervised(model, *examples(20), Training(epochs=1, batch=6), generator(), extra=extra)
     found, expected = watched.state_dict(), plain.state_dict()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
@@ -198,7 +207,7 @@ def test_frozen_parameters_stay() -> None:
     model = net()
     frozen = model.get_parameter("0.weight").requires_grad_(False)
     before = frozen.clone()
-    supervised(model, *examples(8), Training(weight_decay=0.1, momentum=0.5), generator())
+    supervised(model, *examples(8), Training(epochs=1, weight_decay=0.1, momentum=0.5), generator())
     assert torch.equal(frozen, before)
     assert not torch.equal(model.get_parameter("2.weight"), net().get_parameter("2.weight"))
 
@@ -251,7 +260,9 @@ def test_a_last_batch_of_one_is_merged_for_batch_norm_only() -> None:
     def sizes(rows: int, batch: int, *, merge: bool) -> list[int]:
         return [
             len(part)
-            for part in shuffled_batches(rows, Training(batch=batch), generator(), merge_single=merge)
+            for part in shuffled_batches(
+                rows, Training(epochs=1, batch=batch), generator(), merge_single=merge
+            )
         ]
 
     assert sizes(9, 4, merge=False) == [4, 4, 1]
@@ -282,7 +293,7 @@ def test_a_client_with_one_sample_trains_with_batch_norm() -> None:
 @pytest.mark.parametrize("settings", [{"epochs": 2}, {"steps": 3}], ids=str)
 def test_without_samples_nothing_changes(settings: dict[str, Any]) -> None:
     model = net()
-    training = Training(weight_decay=0.1, **settings)
+    training = Training(**{"epochs": 1, "weight_decay": 0.1, **settings})
     assert supervised(model, *examples(0), training, generator()) == 0 == training.batches(0)
     assert torch.equal(weights(model), weights(net()))
 
@@ -316,8 +327,8 @@ def test_augmentation_changes_images_and_leaves_vectors() -> None:
     y = torch.zeros(6, dtype=torch.long)
     plain, augmented, vectors = Watcher(), Watcher(), Watcher()
     supervised(plain, images, y, Training(), generator())
-    supervised(augmented, images, y, Training(augment=True), generator())
-    supervised(vectors, images.flatten(1), y, Training(augment=True), generator())
+    supervised(augmented, images, y, Training(epochs=1, augment=True), generator())
+    supervised(vectors, images.flatten(1), y, Training(epochs=1, augment=True), generator())
     order = torch.randperm(6, generator=generator())
     assert torch.equal(plain.batches[0], images[order])
     assert not torch.equal(augmented.batches[0], images[order])
@@ -352,6 +363,6 @@ def test_moments_are_forgotten_unless_kept() -> None:
     supervised(whole, x, y, Training(epochs=2, batch=4, momentum=0.9), generator())
     stream, memory = generator(), dict[str, Any]()
     for _ in range(2):
-        supervised(parts, x, y, Training(batch=4, momentum=0.9), stream, memory=memory)
+        supervised(parts, x, y, Training(epochs=1, batch=4, momentum=0.9), stream, memory=memory)
     assert memory == {}
     assert not torch.allclose(weights(parts), weights(whole), atol=1e-4)

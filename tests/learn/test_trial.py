@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from polyfed.learn import Training, prefers_channels_last, trial, worth_stacking
 
-TRAINING = Training(batch=8)
+TRAINING = Training(epochs=1, batch=8)
 SHAPE = (3, 8, 8)
 
 
@@ -157,7 +157,7 @@ def test_what_a_stack_would_get_wrong_is_never_stacked(
 
 def test_settings_that_a_stack_cannot_follow_are_not_stacked(ratio: Callable[[float], None]) -> None:
     ratio(0.1)
-    assert not worth_stacking(mlp(), SHAPE, 10, Training(batch=8, optimiser="adam"), 4)
+    assert not worth_stacking(mlp(), SHAPE, 10, Training(epochs=1, batch=8, optimiser="adam"), 4)
     assert not worth_stacking(mlp(), SHAPE, 10, TRAINING, 1)
 
 

@@ -30,7 +30,7 @@ def client(**training: Any) -> Client:
         device=torch.device("cpu"),
         scratch_model=no_scratch_models,
         observer=cast(Observer, None),
-        run_training=Training(lr=0.1, **training),
+        run_training=Training(epochs=1, lr=0.1, **training),
     )
 
 
@@ -124,5 +124,5 @@ def test_it_is_zero_at_first_for_parameters_alone() -> None:
 )
 def test_steps_that_tell_nothing_are_refused(training: dict[str, Any], message: str) -> None:
     with pytest.raises(MethodError, match=f"^scaffold .*{message}$"):
-        local_training.check_steps(Training(**training), "scaffold")
-    local_training.check_steps(Training(momentum=0.9, weight_decay=0.1, clip=1.0), "scaffold")
+        local_training.check_steps(Training(**{"epochs": 1, **training}), "scaffold")
+    local_training.check_steps(Training(epochs=1, momentum=0.9, weight_decay=0.1, clip=1.0), "scaffold")

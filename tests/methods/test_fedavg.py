@@ -245,7 +245,7 @@ def test_batch_counters_are_not_averaged(prepare: Prepare) -> None:
 def test_recomputed_statistics_are_those_of_the_clients_data(prepare: Prepare) -> None:
     """The norm comes first, so its statistics are the data's own: with one batch, plain mean and variance."""
     method = {"name": "fedavg", "batch_norm": "recompute"}
-    run = prepare([norm_first], method=method, training={"lr": LR, "batch": 100})
+    run = prepare([norm_first], method=method, training={"epochs": 1, "lr": LR, "batch": 100})
     found = averaged(run)["norm_first"]
     inputs = [run.federation.holdings(client).train.tensors()[0] for client in range(3)]
     total = sum(len(x) for x in inputs)

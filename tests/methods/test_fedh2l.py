@@ -61,14 +61,14 @@ def student(labelled: bool = True) -> Client:
         device=torch.device("cpu"),
         scratch_model=no_scratch_models,
         observer=ClientObserver(None),
-        run_training=Training(lr=0.1),
+        run_training=Training(epochs=1, lr=0.1),
         outputs=2,
         classes=2,
     )
 
 
 def fedh2l(**settings: Any) -> FedH2L:
-    return FedH2L(FedH2LSettings(**settings), Training(lr=0.1))
+    return FedH2L(FedH2LSettings(**settings), Training(epochs=1, lr=0.1))
 
 
 def lesson(rows: Sequence[int], posteriors: Sequence[Sequence[float]], **accuracy: float) -> dict[str, Any]:

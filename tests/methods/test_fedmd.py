@@ -246,7 +246,7 @@ def client(model: nn.Module, x: Tensor, y: Tensor, **training: Any) -> Client:
         device=torch.device("cpu"),
         scratch_model=no_scratch_models,
         observer=ClientObserver(None),
-        run_training=Training(**training),
+        run_training=Training(**{"epochs": 1, **training}),
     )
 
 

@@ -216,7 +216,9 @@ def test_clients_draw_together(federate: Prepare) -> None:
     """Beside training alone, what clients make of a class lies nearer together."""
 
     def spread(method: Any) -> float:
-        run = federate([plain], method=method, rounds=20, server=False, training={"lr": LR, "batch": BATCH})
+        run = federate(
+            [plain], method=method, rounds=20, server=False, training={"epochs": 1, "lr": LR, "batch": BATCH}
+        )
         run.go()
         means = []
         for index in range(3):

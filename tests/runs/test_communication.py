@@ -75,7 +75,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunRecord]:
         "second": {"seed": 1, "name": "other"},
         "third": {"seed": 2},
         "again": {"seed": 1},
-        "slower": {"seed": 0, "training": {"batch": 16, "lr": 0.01}},
+        "slower": {"seed": 0, "training": {"epochs": 1, "batch": 16, "lr": 0.01}},
         "dsfl": {"method": "dsfl", "data": public},
     }
     return {

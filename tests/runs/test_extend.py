@@ -28,9 +28,13 @@ fork = multiprocessing.get_context("fork")
 CONFIGS: dict[str, dict[str, Any]] = {
     "local": {
         "method": "local",
-        "training": {"batch": 16, "momentum": 0.9, "keep_optimiser": True, "decay": 0.9},
+        "training": {"epochs": 1, "batch": 16, "momentum": 0.9, "keep_optimiser": True, "decay": 0.9},
     },
-    "fedavg": {"method": "fedavg", "cohort": {"count": 2}, "training": {"batch": 16, "decay": 0.9}},
+    "fedavg": {
+        "method": "fedavg",
+        "cohort": {"count": 2},
+        "training": {"epochs": 1, "batch": 16, "decay": 0.9},
+    },
     "ktpfl": {"method": "ktpfl", "data": {"public": {"source": "share", "share": 0.2}}},
 }
 

@@ -36,7 +36,7 @@ method: {method}
 rounds: 2
 data: {{limit: 300, clients: 4}}
 models: {{names: [{names}]}}
-training: {{batch: 16}}
+training: {{epochs: 1, batch: 16}}
 checkpoint_seconds: 0
 """
 

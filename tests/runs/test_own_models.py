@@ -16,7 +16,7 @@ from polyfed import learn, models
 from polyfed.models import memory_format
 from polyfed.testing import result_of
 
-BASE: dict[str, Any] = {"data": {"limit": 400, "clients": 4}, "training": {"batch": 16}}
+BASE: dict[str, Any] = {"data": {"limit": 400, "clients": 4}, "training": {"epochs": 1, "batch": 16}}
 
 
 def small() -> nn.Module:

@@ -190,7 +190,7 @@ FEDMD = {
     "method": {"name": "fedmd", "public_training": None, "private_training": None, "distil": {"epochs": 1}},
     "rounds": 2,
     "data": {"limit": 200, "clients": 4, "public": {"source": "share", "share": 0.2}},
-    "training": {"batch": 16},
+    "training": {"epochs": 1, "batch": 16},
     "checkpoint_seconds": 0,
 }
 
