@@ -46,7 +46,6 @@ from polyfed.schema import Printed
 
 logger = logging.getLogger(__name__)
 
-RESOLVED = {"project": learn.project, "pcgrad": learn.project_both, "ignore": lambda public, _local: public}
 Lesson = dict[str, Any]
 """What one peer broadcast: rows, posteriors and, with labels, its accuracy on them."""
 
@@ -123,10 +122,12 @@ class FedH2L(Method):
 
     @client_step
     def mutual_step(self, me: Client, heard: list[tuple[str, Lesson]]) -> Fields:
-        loss = self.mutual_loss(me, [lesson for _, lesson in heard])
-        public = learn.flat_gradient(loss, me.model)
+        public = learn.flat_gradient(self.mutual_loss(me, [lesson for _, lesson in heard]), me.model)
         local = me.memory.pop("local", torch.zeros_like(public)).to(public.device)
-        learn.flat_step(me.model, RESOLVED[self.settings.conflict](public, local), me.training, me.memory)
+        if self.settings.conflict != "ignore":
+            resolve = learn.project if self.settings.conflict == "project" else learn.project_both
+            public = resolve(public, local)
+        learn.flat_step(me.model, public, me.training, me.memory)
         return {}
 
     def mutual_loss(self, me: Client, lessons: list[Lesson]) -> Tensor:

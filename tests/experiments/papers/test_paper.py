@@ -246,10 +246,10 @@ def test_a_setting_may_set_what_single_runs_have_under_it(content: dict[str, Any
         "runs": {"together": {"training": {"lr": 0.3, "epochs": 5}}},
     }
     paper = papers.load(written(content))
-    assert paper.config("alone", "even", "paper", 0)["training"] == {"batch": 8, "lr": 0.2}
+    assert paper.config("alone", "even", "paper", 0)["training"] == {"epochs": 1, "batch": 8, "lr": 0.2}
     assert paper.config("together", "even", "paper", 0)["training"] == {"batch": 8, "lr": 0.3, "epochs": 5}
     assert paper.config("together", "even", "tiny", 0)["training"] == {"batch": 8, "lr": 0.3, "epochs": 2}
-    assert paper.config("together", "skewed", "paper", 0)["training"] == {"batch": 16, "lr": 0.1}
+    assert paper.config("together", "skewed", "paper", 0)["training"] == {"epochs": 1, "batch": 16, "lr": 0.1}
 
 
 def test_an_order_is_judged_in_columns_of_different_units(content: dict[str, Any], written: Write) -> None:
