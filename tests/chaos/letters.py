@@ -27,7 +27,7 @@ from polyfed.federation.fields import (
     Table,
     kinds_of,
 )
-from polyfed.federation.message import EMPTY, METADATA_KEY, Kind, encode
+from polyfed.federation.message import EMPTY, METADATA_KEY, Kind, decode, encode
 from polyfed.federation.method import StepOwner
 from polyfed.federation.wire import Wire, WireSettings
 
