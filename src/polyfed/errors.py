@@ -87,10 +87,10 @@ class WorkerLost(PolyfedError):
 class RoundSpoilt(PolyfedError):
     """Replies of some clients spoilt a round: the run goes back to its last checkpoint and does it without them."""
 
-    def __init__(self, number: int, clients: Mapping[int, str]) -> None:
-        super().__init__(f"round {number} was spoilt by {len(clients)} of its clients")
+    def __init__(self, number: int, clients: Mapping[int, str] | None = None) -> None:
+        super().__init__(f"round {number} was spoilt by replies of clients")
         self.round = number
-        self.clients = clients
+        self.clients = clients or {}
         """Each with the reason."""
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from polyfed import learn
 from polyfed.disk import digest
 from polyfed.engines import Host, Inline, Pool
-from polyfed.errors import MethodError, UserError
+from polyfed.errors import MethodError, RunError, UserError
 from polyfed.federation.engine import Engine
 from polyfed.federation.message import decode, encode
 from polyfed.federation.method import Method, Need, Step, check_class
@@ -227,7 +227,10 @@ class Trial:
 
     def reads_only(self) -> None:
         """Every step that says it only reads is watched during a run, and so is an examination."""
-        path = self.run("watched", Inline(), _changed(self.method, _watched, "reads_only"))
+        try:
+            path = self.run("watched", Inline(), _changed(self.method, _watched, "reads_only"))
+        except RunError as error:
+            raise ContractError(f"a step says it only reads: {error}") from error
         for failure in failures_of(path):
             raise ContractError(f"step '{failure['step']}' says it only reads: {failure['reason']}")
         host = self._trained_host()

@@ -199,6 +199,8 @@ FACTS = {"prepared": True, "seconds": 0.0, "finished": False, "data": ""}
 def committed(directory: RunDirectory, shelf: Shelf, number: int) -> list[SavedState]:
     if not (directory.path / "config.yaml").exists():
         directory.write_config({})
+        directory.write_description({})
+        directory.write_assignment({})
     saved = shelf.save(directory.path / "states", str(number))
     directory.commit(number, str(number), {}, saved, FACTS)
     return saved

@@ -35,7 +35,16 @@ from polyfed.errors import (
 )
 from polyfed.federation.engine import DIVERGED, Call, Failure, Outcome, Population, Success, Task
 from polyfed.federation.fields import why_report_refused
-from polyfed.federation.message import EMPTY, Fields, decode, encode, first_not_finite, plain, tensors_in
+from polyfed.federation.message import (
+    EMPTY,
+    Fields,
+    decode,
+    encode,
+    first_not_finite,
+    has_memory,
+    plain,
+    tensors_in,
+)
 from polyfed.federation.method import Step, check_declared, learning_rates
 from polyfed.federation.nodes import Assistant, Client, copied
 from polyfed.federation.program import Program, step_name
@@ -134,8 +143,6 @@ class Host:
             with settings_put_back():
                 # At once: what a step gives back may have code of its own, which must not run later.
                 fields = plain(step(me, **payload) or {})
-            if not reads_only:
-                self._check_finite(me)
             reply, report = self._sealed(task, call, me, fields, transaction)
             if self.timeout is not None and time.perf_counter() - started > self.timeout:
                 raise TimeoutError(too_slow(self.timeout))
@@ -162,8 +169,6 @@ class Host:
                 replies = plain(together(self.program.owner(task.step), us, payloads))
             if replies is None:
                 raise ValueError("these clients cannot be stacked after all")
-            for me in us:
-                self._check_finite(me)
             sealed = [self._sealed(task, *each) for each in zip(unit, us, replies, transactions, strict=True)]
             if self.timeout is not None and time.perf_counter() - started > self.timeout * len(us):
                 raise TimeoutError(too_slow(self.timeout))
@@ -186,9 +191,13 @@ class Host:
         new_model = functools.partial(self.population.own_model, me.facts.index)
         return Transaction(me, self.keeps, reads_only=reads_only, new_model=new_model)
 
-    def _check_finite(self, me: Client) -> None:
+    def _check_finite(self, model: nn.Module) -> None:
         """Training that diverged is a failed step: the client keeps the weights that it had before."""
-        if isinstance(me.model, nn.Module) and not learn.all_finite(me.model):
+        try:
+            trained = learn.trained_tensors(model)
+        except Exception:  # a model that is not kept may be left in pieces
+            return
+        if all(map(has_memory, trained)) and not learn.all_finite(trained):
             rates = learning_rates(self.program.method)
             raise FloatingPointError(f"its weights are no longer finite, {DIVERGED} {rates}")
 
@@ -227,6 +236,8 @@ class Host:
         short = step_name(task.step)
         report = encode(Client.report(me))  # its own, whatever the step put in its place
         transaction.commit()
+        if not transaction.reads_only:
+            self._check_finite(me.model)
         check_declared(owner, fields, short)
         wire = self.program.wire_up(owner)
         packed: Fields = fields

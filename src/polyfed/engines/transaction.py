@@ -28,7 +28,7 @@ class Transaction:
         """new_model: makes one of the client's architecture, should a step have broken the client's own."""
         self._me = me
         self._keeps = keeps
-        self._reads_only = reads_only
+        self.reads_only = reads_only
         self._new_model = new_model
         self._kind = type(me)
         self._attributes = dict(vars(me))
@@ -49,8 +49,8 @@ class Transaction:
     def commit(self) -> None:
         """Take over what the step left, or raise a `MethodError` that says why it cannot be kept."""
         left = dict(vars(self._me))
-        self._put_back(self._before if self._reads_only else left)
-        if not self._reads_only:
+        self._put_back(self._before if self.reads_only else left)
+        if not self.reads_only:
             for name in LASTING:
                 setattr(self._me, name, self._kept(name, left) if name in self._keeps else self._before[name])
         if "model" in self._keeps:
@@ -63,7 +63,7 @@ class Transaction:
             whole = alike(self._model, self._weights)
             if not whole:
                 self._me.model = self._new_model()
-            if not (whole and self._reads_only):
+            if not (whole and self.reads_only):
                 readable = {name: tensor for name, tensor in self._weights.items() if has_memory(tensor)}
                 learn.load_weights(self._me.model, readable, partly=True)
 
@@ -92,7 +92,7 @@ class Transaction:
                 "it left another model as me.model: the names, shapes and types of its tensors must stay the same"
             )
         if left is not self._model:
-            if self._reads_only or not alike(self._model, self._weights):
+            if self.reads_only or not alike(self._model, self._weights):
                 raise MethodError(
                     "it put another model in the place of me.model: load weights into it instead"
                 )

@@ -51,6 +51,7 @@ from polyfed.learn.weights import (
     named_tensors,
     norm_entries,
     root_mean_square,
+    trained_tensors,
     weights_of,
 )
 
@@ -125,6 +126,7 @@ __all__ = [
     "supervised_together",
     "take",
     "take_rows",
+    "trained_tensors",
     "weights_of",
     "worth_stacking",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -88,29 +88,32 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, partly: boo
             own[name].copy_(tensor)
 
 
-def all_finite(model: nn.Module) -> bool:
-    """Whether everything that training changes is finite: parameters and running statistics.
+def trained_tensors(model: nn.Module) -> list[Tensor]:
+    """Everything that training changes: parameters and running statistics.
 
     Other buffers may hold what they like, such as a mask of -inf.
     """
-    found = (
+    return [
         tensor
         for module in model.modules()
         for entries in (module._parameters, module._buffers)
         for name, tensor in entries.items()
         if tensor is not None and (entries is module._parameters or is_statistic(name))
-    )
+    ]
+
+
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether no entry of these tensors is NaN or infinite."""
     # One pass instead of three: NaN and infinity show in the sum. A sum can also overflow by itself.
-    return all(bool(torch.isfinite(each.sum())) or bool(torch.isfinite(each).all()) for each in found)
+    return all(bool(torch.isfinite(each.sum())) or bool(torch.isfinite(each).all()) for each in tensors)
 
 
 def root_mean_square(tensors: Sequence[Tensor]) -> float:
     """Of all entries of these tensors, 0 where there are none; infinity where they are too large to be squared."""
     entries = sum(tensor.numel() for tensor in tensors)
-    whole = (tensor.float() if tensor.itemsize < 4 else tensor for tensor in tensors)
-    return math.hypot(*(float(torch.linalg.vector_norm(tensor)) for tensor in whole)) / math.sqrt(
-        entries or 1
-    )
+    flat = (tensor.reshape(-1) for tensor in tensors)  # a norm is refused to tensors of over 64 dimensions
+    norms = (torch.linalg.vector_norm(each.float() if each.itemsize < 4 else each) for each in flat)
+    return math.hypot(*map(float, norms)) / math.sqrt(entries or 1)
 
 
 def norm_entries(model: nn.Module) -> frozenset[str]:

@@ -27,7 +27,7 @@ class Soundness:
 
     def fault(self, server: Server) -> str | None:
         """What is wrong with what the server holds, in words; nothing if all of it can be used."""
-        if not all(bool(torch.isfinite(tensor.sum())) or _finite(tensor) for tensor in _numbers(server)):
+        if not learn.all_finite(_numbers(server)):
             return "what the server holds is no longer finite"
         for architecture, weights in self._shared(server):
             if not self._answers(server, architecture, weights):
@@ -62,8 +62,3 @@ def _numbers(server: Server) -> Iterator[Tensor]:
     kept = list(tensors_in(server.memory))
     own = [] if server.model is None else list(learn.named_tensors(server.model).values())
     return (tensor for tensor in kept + own if tensor.is_floating_point())
-
-
-def _finite(tensor: Tensor) -> bool:
-    """A sum may overflow by itself."""
-    return bool(torch.isfinite(tensor).all())
