@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from polyfed import learn
 from polyfed.errors import Divergence, MethodError, RoundSpoilt, RunError, StepFailed
+from polyfed.federation.cohorts import Cohorts
 from polyfed.federation.door import Door
 from polyfed.federation.engine import DIVERGED, Call, Engine, Failure, Success, Task
 from polyfed.federation.ledger import Ledger, Purpose
@@ -42,16 +43,6 @@ from polyfed.seeds import Seeds
 
 STREAM_WINDOW = 32  # replies under way ahead of the one that is being folded in
 JOBS_PER_WORKER = 3  # of the server's jobs taken together: enough to even out, few enough to hold in memory
-
-
-@dataclass(frozen=True)
-class Cohorts:
-    """Who takes part: how many are sampled each round, and which of them drop out."""
-
-    count: int
-    dropout: float = 0.0
-    weak: frozenset[int] | None = None
-    """With drop-out by budget: the clients too weak to take part, for good. Else everyone drops out by chance."""
 
 
 @dataclass(frozen=True)
@@ -171,27 +162,8 @@ class EngineFleet:
         return [self.roster[index] for index in self.holders]
 
     def sample(self) -> list[Facts]:
-        rng = self.seeds.numpy("cohort", self.round)
-        population = len(self.holders)
-        if self.cohorts.count >= population:
-            chosen = self.holders.tolist()
-        else:
-            places = rng.choice(population, self.cohorts.count, replace=False, shuffle=False)
-            chosen = sorted(self.holders[places].tolist())
-        weak = self.cohorts.weak
-        if weak is not None:
-            absent = weak
-        else:
-            gone = round(self.cohorts.dropout * len(chosen))
-            absent = frozenset(rng.choice(chosen, gone, replace=False).tolist()) if gone else frozenset()
-        present = [self.roster[index] for index in chosen if index not in absent]
-        if not present:
-            raise RunError(
-                f"round {self.round}: every client dropped out; lower cohort.dropout"
-                if population
-                else "no client holds training rows: give them more data, or lower data.validation and data.test"
-            )
-        return present
+        chosen = self.cohorts.draw(self.holders, self.seeds.numpy("cohort", self.round))
+        return [self.roster[index] for index in chosen]
 
     # -- asking ----------------------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from polyfed.errors import ConfigError
+from polyfed.federation.cohorts import Cohorts
 from polyfed.federation.engine import Population
-from polyfed.federation.fleet import Cohorts
 from polyfed.federation.method import Method
 from polyfed.federation.nodes import Server
 from polyfed.federation.roster import Roster
