@@ -36,183 +36,51 @@ def test_every_registered_method_keeps_the_contract(name: str) -> None:
     check_method(registered()[name])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"within": "architecture"},
-        {"batch_norm": "local"},
-        {"batch_norm": "recompute"},
-        {"weighting": "uniform"},
-        {"inactive": "cached"},
-    ],
-)
-def test_the_variants_of_fedavg_keep_the_contract(settings: dict[str, Any]) -> None:
-    check_method(registered()["fedavg"], **settings)
-
-
-NOT_FIRST: dict[str, Any] = {"public_training": None, "private_training": None}
-UNLABELLED = {"data": {"public": {"source": "share", "share": 0.2, "labels": "none"}}}
 HALF = {"cohort": {"fraction": 0.5}, "rounds": 4}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "settings", "config"),
-    [
-        ("fedmd", {"lwof": {"temperature": 0.5, "weight": 2.0}}, {}),
-        ("fedmd", {"global": False, **NOT_FIRST}, {}),
-        ("fedmd", NOT_FIRST, {"wire": {"up": {"logits": "half"}, "down": {"logits": "half"}}}),
-        ("fedmd", {"public_training": None}, UNLABELLED),
-        ("fedmd", {"distil": {"optimiser": "adam", "lr": 0.003, "keep_optimiser": True}, **NOT_FIRST}, {}),
-        ("fedmd", {}, HALF),
-        ("dsfl", {"global": True}, {}),
-        ("ktpfl", {}, HALF),
-    ],
-    ids=[
-        "fedmd with lwof",
-        "fedmd without a server model",
-        "fedmd in half precision",
-        "fedmd on unlabelled data",
-        "fedmd with kept moments",
-        "fedmd in part",
-        "dsfl with a server model",
-        "ktpfl in part",
-    ],
-)
-def test_the_variants_of_learning_through_public_data_keep_the_contract(
-    name: str, settings: dict[str, Any], config: dict[str, Any]
-) -> None:
-    """On two MLPs and with few epochs: what is tried is who does what when, which is the same for all models."""
-    groups = {"distil": {"epochs": 2}}
-    if name == "fedmd":
-        groups |= {"public_training": {"epochs": 2}, "private_training": {"epochs": 2}}
-    merged = {
-        key: {**groups.get(key, {}), **value} if isinstance(value, dict) else value
-        for key, value in {**groups, **settings}.items()
-    }
-    models = {"names": ["mlp-small", "mlp"], "server": None if merged.get("global") is False else "mlp-small"}
-    data = {"limit": 300, **config.get("data", {})}
-    check_method(registered()[name], config={"models": models, **config, "data": data}, **merged)
-
-
-@pytest.mark.slow
-def test_the_variants_of_fedproto_keep_the_contract() -> None:
-    models = {"names": ["mlp-small", "mlp"], "features": 16}
-    settings = {"weighting": "samples", "nearest": True}
-    check_method(registered()["fedproto"], config={"models": models, **HALF}, **settings)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("settings", "config"),
-    [
-        ({"fusion": "average"}, HALF),
-        ({"fusion": "scaffold"}, HALF),
-        ({"ensemble": "vote"}, {"training": {"momentum": 0.9, "keep_optimiser": True}}),
-    ],
-    ids=["average", "scaffold", "vote with kept moments"],
-)
-def test_the_variants_of_fedkem_keep_the_contract(settings: dict[str, Any], config: dict[str, Any]) -> None:
-    models = {"names": ["mlp-small", "mlp"], "server": "mlp-small"}
-    check_method(registered()["fedkem"], config={"models": models, **config}, **settings)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("settings", "config"),
-    [
-        (
-            {
-                "mutual": "answers",
-                "updates": "in-turn",
-                "selective": False,
-                "noise": "dead-leaves",
-                "distil": {"epochs": 2, "batch": 8},
-            },
-            HALF,
-        ),
-        (
-            {"mutual": "none", "aggregate": False, "distil": {"keep_optimiser": True, "cosine": True}},
-            {"training": {"momentum": 0.9, "keep_optimiser": True}, "models": {"server": "smallest"}},
-        ),
-    ],
-    ids=["everybody mutually", "distillation alone with kept moments"],
-)
-def test_the_variants_of_fedorion_keep_the_contract(settings: dict[str, Any], config: dict[str, Any]) -> None:
-    models = {"names": ["mlp", "mlp-small"], **config.get("models", {})}
-    check_method(registered()["fedorion"], config={**config, "models": models}, **settings)
-
-
 CACHED = {"inactive": "cached"}
+KEPT = {"momentum": 0.9, "keep_optimiser": True}
+MLPS = {"names": ["mlp-small", "mlp"], "server": "mlp-small"}
+STACKED = {"models": {"names": ["mlp-small"]}, "stack": 3}
+FEW = {"epochs": 2}
+
+# What lasts of a client or of the server, in other settings than the defaults: all that can go wrong in a resumed run.
+VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "fedavg with cached models and local norms": ("fedavg", {**CACHED, "batch_norm": "local"}, HALF),
+    "fedavg that recomputes statistics": ("fedavg", {"batch_norm": "recompute"}, {}),
+    "fedgkd with local norms": ("fedgkd", {"batch_norm": "local", "within": "architecture"}, HALF),
+    "moon with cached models": ("moon", CACHED, HALF),
+    "fedkf as its authors have it": (
+        *("fedkf", {"flavour": "authors", "width": 16, "noise": 10}),
+        {**STACKED, **HALF},
+    ),
+    "scaffold in part": ("scaffold", {}, {**STACKED, **HALF}),
+    "spatl in part": ("spatl", {"keep": 0.3}, {**STACKED, **HALF}),
+    "fedmd with kept moments": (
+        "fedmd",
+        {
+            "distil": {**FEW, "optimiser": "adam", "lr": 0.003, "keep_optimiser": True},
+            **{"public_training": FEW, "private_training": None},
+        },
+        {"models": MLPS, "data": {"limit": 300}},
+    ),
+    "ktpfl in part": ("ktpfl", {"distil": FEW}, {"models": MLPS, "data": {"limit": 300}, **HALF}),
+    "fedkem by SCAFFOLD's rule": ("fedkem", {"fusion": "scaffold"}, {"models": MLPS, **HALF}),
+    "fedkem with kept moments": ("fedkem", {"ensemble": "vote"}, {"models": MLPS, "training": KEPT}),
+    "fedorion with kept moments": (
+        "fedorion",
+        {"mutual": "none", "aggregate": False, "distil": {"keep_optimiser": True, "cosine": True}},
+        {"training": KEPT, "models": {"names": ["mlp", "mlp-small"], "server": "smallest"}},
+    ),
+    "fedprox, stacked": ("fedprox", {}, STACKED),
+    "qffl, stacked": ("qffl", {}, STACKED),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "settings", "config"),
-    [
-        ("fedavg", CACHED, HALF),
-        ("fedavg", {**CACHED, "unseen": "left-out", "within": "architecture"}, HALF),
-        ("fedavg", {**CACHED, "batch_norm": "local"}, HALF),
-        ("fedprox", CACHED, {**HALF, "wire": {"up": {"weights": "half"}}}),
-        ("fedgkd", {**CACHED, "buffer": 2}, HALF),
-        ("fedgkd", {"batch_norm": "local", "within": "architecture"}, HALF),
-        ("fedgkd", {"wait": True, "buffer": 2}, {}),
-        ("moon", CACHED, HALF),
-        ("moon", {"batch_norm": "local", "within": "architecture"}, HALF),
-        ("qffl", {"q": 0.01}, HALF),
-    ],
-    ids=[
-        "fedavg with cached models",
-        "fedavg with cached models of several architectures",
-        "fedavg with cached models and local norms",
-        "fedprox with cached models in half precision",
-        "fedgkd with cached models",
-        "fedgkd with local norms",
-        "fedgkd that waits",
-        "moon with cached models",
-        "moon with local norms",
-        "qffl in part",
-    ],
-)
-def test_methods_of_paper_001_keep_the_contract_in_part(
-    name: str, settings: dict[str, Any], config: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_settings_that_change_what_lasts_keep_the_contract(variant: str) -> None:
+    name, settings, config = VARIANTS[variant]
     check_method(registered()[name], config=config, **settings)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [("scaffold", {"weighting": "samples"}), ("spatl", {"keep": 0.3}), ("fednova", {}), ("fedntd", {})],
-    ids=["scaffold", "spatl", "fednova", "fedntd"],
-)
-def test_corrected_averages_keep_the_contract_in_part(name: str, settings: dict[str, Any]) -> None:
-    """Half of the clients a round: control variates and heads last. On MLPs, which would be stacked."""
-    config = {"models": {"names": ["mlp-small"]}, "stack": 3, **HALF}
-    check_method(registered()[name], config=config, **settings)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "config", [{}, {"models": {"names": ["mlp-small"]}, "stack": 3, **HALF}], ids=["cnn", "mlp"]
-)
-@pytest.mark.parametrize("flavour", ["paper", "authors"])
-def test_the_flavours_of_fedkf_keep_the_contract(flavour: str, config: dict[str, Any]) -> None:
-    """Also on MLPs that would be stacked: what a client learns of the teacher must not be dropped."""
-    check_method(registered()["fedkf"], config=config, flavour=flavour, width=16, noise=10)
-
-
-@pytest.mark.slow
-def test_fedgen_keeps_the_contract_on_models_that_would_be_stacked() -> None:
-    config = {"models": {"names": ["mlp-small"]}, "stack": 3, **HALF}
-    check_method(registered()["fedgen"], config=config)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["local", "fedavg", "fedprox", "fedgkd", "moon", "qffl"])
-def test_stacked_clients_keep_the_contract(name: str) -> None:
-    check_method(registered()[name], config={"models": {"names": ["mlp-small"]}, "stack": 3})
 
 
 def test_a_kept_optimiser_keeps_the_contract() -> None:
@@ -263,8 +131,8 @@ class Peers(Method):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("topology", ["complete", "ring", "pairs", "star"])
-def test_a_method_of_peers_keeps_the_contract_on_every_topology(topology: str) -> None:
+@pytest.mark.parametrize("topology", ["ring", "pairs"])
+def test_a_method_of_peers_keeps_the_contract(topology: str) -> None:
     peers = type("PeersHere", (Peers,), {"topology": topology})
     check_method(peers, config={"models": {"names": ["mlp-small"]}})
 

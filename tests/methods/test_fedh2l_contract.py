@@ -16,13 +16,12 @@ FEDERATION: dict[str, Any] = {
     "models": {"names": ["mlp-small", "mlp"]},
     "training": {"batch": 16, "lr": 0.1, "momentum": 0.9},
 }
-UNLABELLED = {"limit": 300, "public": {"source": "share", "share": 0.2, "labels": "none"}}
 ROTATED = {"limit": 100, "clients": None, "partition": {"kind": "rotated"}, "validation": 0.2}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("topology", ["complete", "ring", "pairs", "star"])
-def test_it_keeps_the_contract_on_every_topology(topology: str) -> None:
+@pytest.mark.parametrize("topology", ["ring", "star"])
+def test_it_keeps_the_contract_on_other_topologies(topology: str) -> None:
     check_method(FedH2L, config=FEDERATION, batches=1, topology=topology)
 
 
@@ -32,7 +31,6 @@ def test_it_keeps_the_contract_on_every_topology(topology: str) -> None:
     [
         ({"topology": "pairs"}, {"data": {"limit": 300, "clients": 5}}),
         ({"interval": 3, "conflict": "pcgrad"}, {"cohort": {"fraction": 0.75}}),
-        ({"labels": False, "conflict": "ignore"}, {"data": UNLABELLED}),
         (
             {"public_batch": 8},
             {
@@ -43,7 +41,7 @@ def test_it_keeps_the_contract_on_every_topology(topology: str) -> None:
             },
         ),
     ],
-    ids=["pairs of five", "an interval, some peers", "no labels", "domains, AMSGrad, BatchNorm"],
+    ids=["pairs of five", "an interval, some peers", "domains, AMSGrad, BatchNorm"],
 )
 def test_its_variants_keep_the_contract(settings: dict[str, Any], changes: dict[str, Any]) -> None:
     check_method(FedH2L, config={**FEDERATION, **changes}, **{"batches": 2, **settings})
