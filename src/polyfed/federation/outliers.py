@@ -97,21 +97,31 @@ def too_large(extents: Extents) -> str | None:
     return next((part for part, extent in extents.items() if not extent.own <= MOST), None)
 
 
+def ratios(cohort: Mapping[int, Extents]) -> dict[int, dict[str, float]]:
+    """By client and part, how many times larger than the others' and than what was sent, divided by its spread."""
+    medians = _medians(cohort)
+    return {
+        client: {
+            part: extent.own / (extent.spread * max(medians[part], extent.known))
+            for part, extent in extents.items()
+        }
+        for client, extents in cohort.items()
+    }
+
+
 def outliers(cohort: Mapping[int, Extents], factor: float) -> dict[int, str]:
     """The clients whose replies are outliers, each with the reason.
 
     cohort: the extents of all replies to one ask, by client. factor: the run's `outliers`.
     """
     found: dict[int, str] = {}
-    medians = _medians(cohort)
-    for client, extents in cohort.items():
-        for part, extent in extents.items():
-            if extent.own > factor * extent.spread * max(medians[part], extent.known):
-                times = extent.own / max(medians[part], extent.known)
-                found.setdefault(
-                    client,
-                    f"its {part} are {times:.2g} times as large as the others' and as what it was sent: an outlier",
-                )
+    for client, of_client in ratios(cohort).items():
+        part = max(of_client, key=of_client.__getitem__, default="")
+        if part and of_client[part] > factor:
+            times = of_client[part] * cohort[client][part].spread
+            found[client] = (
+                f"its {part} are {times:.2g} times as large as the others' and as what it was sent: an outlier"
+            )
     return found
 
 
