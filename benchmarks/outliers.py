@@ -2,7 +2,7 @@
 
 Every method of the overview, of `benchmarks/defaults.yaml` and of the demo, one seed, at most 20 rounds. Printed are
 the largest extents of replies beside the median of their cohort, or what was sent: what `outliers` in a run file is
-compared with (default 100). Minutes on one core.
+compared with (default 20). Minutes on one core.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> None:
             config |= {"rounds": min(config.get("rounds", ROUNDS), ROUNDS), "evaluate": {"every": ROUNDS}}
             for part, ratio in largest_ratios(config).items():
                 measured[name, part] = max(measured.get((name, part), 0.0), ratio)
-    print(f"the largest of {len(measured)} fields of methods; a run leaves out what is over 100:")
+    print(f"the largest of {len(measured)} fields of methods; a run leaves out what is over 20:")
     for (name, part), ratio in sorted(measured.items(), key=lambda each: -each[1])[:SHOWN]:
         print(f"{name:>16} {part:<30} {ratio:6.2f}")
 

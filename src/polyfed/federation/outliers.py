@@ -5,7 +5,7 @@ client was sent. A reply is an outlier if an extent of it is over `outliers` tim
 
 - the median of the cohort's extents,
 - the extent of what the client was sent,
-- what is never too large: 0.01 for weights and gradients, 1 for everything else.
+- what is never too large: 0.01 for weights and gradients, 5 for everything else.
 
 So clients that train from zeros, many that hold little beside one that holds much, or all that diverge together are no
 outliers. What is in a range by itself (probabilities, row numbers, counts) has no extent. Whatever the others send, an
@@ -34,7 +34,7 @@ from polyfed.federation.message import Fields, Kind, numbers_in, tensors_in
 
 MOST = 1e15
 SMALL_WEIGHTS = 0.01
-SMALL = 1.0
+SMALL = 5.0
 SUSPECT = 10.0  # times the median: from there on, a reply may be what spoilt a shared model
 
 _IN_A_RANGE = (Probabilities, Indices, Counts, RowNumbers)

@@ -15,6 +15,7 @@ running statistics of BatchNorm layers are no part of the problem: their plain m
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -23,6 +24,7 @@ from torch.nn import functional as F
 from polyfed import learn
 from polyfed.federation import (
     Client,
+    Declared,
     Facts,
     Fields,
     Fleet,
@@ -68,14 +70,19 @@ class QFFL(Method):
     name = "qffl"
     summary = "averaging in which a client with a large loss counts more (q-FedAvg, Li et al. 2020)"
     stages = ("trained",)
-    sends: ClassVar = {
-        "delta": LikeWeights("weights", only=_is_trained, kind=Kind.GRADIENTS),
-        "h": Number(least=0),
-        "statistics": LikeWeights("weights", only=learn.is_statistic, kind=Kind.STATISTICS),
-    }
     tells: ClassVar = {"weights": Kind.WEIGHTS}
     Settings = QFFLSettings
     settings: QFFLSettings
+
+    @property
+    def sends(self) -> Declared:  # type: ignore[override]
+        # Sums over a client's steps, times its loss to the power of q: that clients differ is the method's point.
+        differ = 10.0 if self.settings.q <= 1 else math.inf
+        return {
+            "delta": LikeWeights("weights", only=_is_trained, kind=Kind.GRADIENTS, spread=differ),
+            "h": Number(least=0, spread=1e7 * differ),
+            "statistics": LikeWeights("weights", only=learn.is_statistic, kind=Kind.STATISTICS),
+        }
 
     @property
     def needs(self) -> frozenset[Need]:

@@ -273,7 +273,7 @@ class RunConfig(Section):
     """How what travels is packed, by direction and kind: {up: {weights: top-0.05}, down: {weights: int8}}."""
     timeout: Annotated[float, Field(gt=0, le=LONGEST_TIMEOUT)] | None = None
     """Seconds a client may take for one step before it is left out of the round; null: as long as it takes."""
-    outliers: Annotated[float, Field(ge=2, allow_inf_nan=False)] | None = 100.0
+    outliers: Annotated[float, Field(ge=2, allow_inf_nan=False)] | None = 20.0
     """How many times larger than the others' a client's reply may be (its weights: the difference to what it was sent)
     before it is left out of the round; null: by any factor."""
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 30.0
