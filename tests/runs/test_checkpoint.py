@@ -325,3 +325,12 @@ def test_a_slot_that_was_deleted_and_set_again_comes_last(tmp_path: Path) -> Non
     directory.rewind()
     assert list(directory.shelf_files()) == ["b", "a"]
     directory.close()
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "data.json", "assignment.json"])
+def test_a_run_that_was_stopped_is_not_resumed_with_a_damaged_file(stopped: Path, name: str) -> None:
+    """Not even where the run would not need it: who reads the finished run would be told too late."""
+    file = stopped / name
+    file.write_bytes(file.read_bytes().replace(b"0", b"1", 1) + b" ")
+    with pytest.raises(CheckpointError, match=name):
+        polyfed.reopen(stopped)

@@ -71,7 +71,7 @@ def column_notes(
 def looks_like_id(name: str, numbers: Array) -> bool:
     """Whether a column of numbers only tells the rows apart: whole numbers that count up or down, or whose name is one
     of an id and which hardly repeat."""
-    if len(numbers) < _FEW_ROWS or not np.all(numbers == np.floor(numbers)):
+    if len(numbers) < _FEW_ROWS or not np.isfinite(numbers).all() or (numbers != np.floor(numbers)).any():
         return False
     steps = np.diff(numbers)
     if (steps > 0).all() or (steps < 0).all():

@@ -169,7 +169,8 @@ def reopen(
     folder = Path(path)
     files = RunFiles(folder, read_manifest(folder))
     done = files.manifest["round"]
-    files.config()
+    for read in (files.config, files.description, files.assignment):
+        read()  # all that is written once: what is damaged would be found when the run has ended
     checked = read_config(folder / CONFIG)
     if files.finished and rounds in (None, checked.rounds):
         RunRecord(folder).verify()
