@@ -27,7 +27,7 @@ CONFIG: dict[str, Any] = {
         "public": {"source": "share", "share": 0.2, "labels": "own"},
     },
     "models": {"server": "net"},
-    "training": {"batch": 16, "lr": 0.1},
+    "training": {"epochs": 1, "batch": 16, "lr": 0.1},
     "checkpoint_seconds": 600,
 }
 # How far from float32's way, as a share of its length. In bfloat16 weights are rounded to 1 in 512 where they are sent,
