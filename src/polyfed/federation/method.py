@@ -141,7 +141,7 @@ class Fleet(Protocol):
         """The mean of one field of the replies, as one operation: single replies are not seen.
 
         share: by how much each client counts; all count the same by default. default: what to give back if no reply
-        was of use; without it, that ends the run.
+        was of use; without it, that ends the run. If every client of the round failed, it ends all the same.
         """
 
     def gossip(
@@ -188,7 +188,7 @@ class Method(StepOwner):
     summary: ClassVar[str] = ""
     single_replies: ClassVar[bool] = True
     """Whether the round reads what single clients sent (`ask`, `stream`, peers in gossip). A method that only takes
-    means (`fleet.mean`) says False, and is held to it: then nobody need ever see one client's reply. What a class says
+    means (`fleet.mean`) says False, which is enforced: then nobody need ever see one client's reply. What a class says
     holds for its own `round`, not for one that a subclass writes. May be a property, where it depends on settings."""
     server: ClassVar[bool] = True
     """Whether a server takes part in learning (a peer-to-peer method says False)."""
