@@ -377,10 +377,16 @@ def test_a_real_ctrl_c_in_a_step_ends_the_run_and_is_no_clients_failure(make_run
             return {"answer": 1}
 
     run = make_run(Interrupted, Inline())
-    with pytest.raises(KeyboardInterrupt):
-        run.go()
-    assert run.round == 1
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # it is ignored in a shell's background jobs
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run.go()
+        assert run.round == 1
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("engine", [Inline(live_bytes=1), Pool(2, live_bytes=1)], ids=["inline", "pool"])
