@@ -377,9 +377,8 @@ def test_a_real_ctrl_c_in_a_step_ends_the_run_and_is_no_clients_failure(make_run
             return {"answer": 1}
 
     run = make_run(Interrupted, Inline())
-    before = signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # it is ignored in a shell's background jobs
+    # In a shell's background jobs it is ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
             run.go()

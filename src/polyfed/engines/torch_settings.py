@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,14 +27,14 @@ def _set_autocast(enabled: bool, dtype: torch.dtype) -> None:
     torch.set_autocast_dtype("cpu", dtype)
 
 
-def _folder() -> Path | None:
+def _folder() -> str | None:
     try:
-        return Path.cwd()
+        return os.getcwd()  # noqa: PTH109 - read twice in every step, and a Path takes ten times longer
     except FileNotFoundError:  # somebody removed it
         return None
 
 
-def _enter_folder(folder: Path | None) -> None:
+def _enter_folder(folder: str | None) -> None:
     if folder is not None:
         with suppress(OSError):
             os.chdir(folder)

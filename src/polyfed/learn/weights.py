@@ -93,19 +93,27 @@ def trained_tensors(model: nn.Module) -> list[Tensor]:
 
     Other buffers may hold what they like, such as a mask of -inf.
     """
-    return [
-        tensor
-        for module in model.modules()
-        for entries in (module._parameters, module._buffers)
-        for name, tensor in entries.items()
-        if tensor is not None and (entries is module._parameters or is_statistic(name))
-    ]
+    found: list[Tensor] = []
+    _collect_trained(model, found)
+    return found
+
+
+def _collect_trained(module: nn.Module, found: list[Tensor]) -> None:
+    found += [parameter.data for parameter in module._parameters.values() if parameter is not None]
+    for name, buffer in module._buffers.items():
+        if buffer is not None and is_statistic(name):
+            found.append(buffer)
+    for child in module._modules.values():
+        if child is not None:
+            _collect_trained(child, found)
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Whether no entry of these tensors is NaN or infinite."""
+    known = list(tensors)
     # One pass instead of three: NaN and infinity show in the sum. A sum can also overflow by itself.
-    return all(bool(torch.isfinite(each.sum())) or bool(torch.isfinite(each).all()) for each in tensors)
+    quick = math.isfinite(sum(float(each.sum()) for each in known))
+    return quick or all(bool(torch.isfinite(each).all()) for each in known)
 
 
 def root_mean_square(tensors: Sequence[Tensor]) -> float:
