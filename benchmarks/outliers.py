@@ -1,7 +1,7 @@
 """How far honest clients differ in the size of their replies: `python -m benchmarks.outliers`.
 
-Every method of the overview and of `benchmarks/defaults.yaml`, and the demo's run file; one seed, 20 rounds. Printed are
-the largest extents of replies beside the median of their cohort, or what was sent: what `outliers` in a run file is
+Every method of the overview and of `benchmarks/defaults.yaml`, and the demo's run file; one seed, 20 rounds. Printed
+are the largest extents of replies beside the median of their cohort, or what was sent: what `outliers` in a run file is
 compared with (default 20). Minutes on one core.
 """
 
