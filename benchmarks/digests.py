@@ -1,8 +1,8 @@
-"""Digests of what every method makes, in small runs: a change that must not alter results leaves each of them as it was.
+"""Digests of what every method makes, in small runs: a change that must not alter results leaves each as it was.
 
-    python -m benchmarks.digests > before.txt     (on the commit before)
-    python -m benchmarks.digests > after.txt      (on this one)
-    diff before.txt after.txt
+python -m benchmarks.digests > before.txt     (on the commit before)
+python -m benchmarks.digests > after.txt      (on this one)
+diff before.txt after.txt
 """
 
 from __future__ import annotations
@@ -12,11 +12,23 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
+from tests.test_contract import VARIANTS
+
 from polyfed.disk import digest
 from polyfed.engines import Inline
 from polyfed.federation.method import registered
 from polyfed.testing import Trial, result_of
-from tests.test_contract import VARIANTS
+
+
+def weights_of(path: Path) -> list[list[str]]:
+    """The names and digests of the tensors of each final model, whatever else its file says."""
+    files = (path / "models").glob("*.safetensors")
+    models = [safetensors.torch.load_file(file) for file in files]
+    return sorted(
+        [f"{key} {digest(tensor.numpy().tobytes())}" for key, tensor in sorted(model.items())]
+        for model in models
+    )
 
 
 def main() -> None:
@@ -27,10 +39,10 @@ def main() -> None:
     for title, (name, settings, config) in cases.items():
         with tempfile.TemporaryDirectory() as folder:
             path = Trial(registered()[name], settings, config, Path(folder)).run("run", Inline())
-            found = {
-                what: digest(json.dumps(content, sort_keys=True).encode())[:12]
-                for what, content in result_of(path).items()
-            }
+            found = {**result_of(path), "models": weights_of(path)}
+        found = {
+            what: digest(json.dumps(content, sort_keys=True).encode())[:12] for what, content in found.items()
+        }
         print(title, *(f"{what} {value}" for what, value in found.items()), sep="; ", flush=True)
 
 

@@ -22,7 +22,7 @@ from polyfed.federation.message import Weights
 from polyfed.federation.nodes import Client, Moment
 from polyfed.methods import FedKF
 from polyfed.runs.config import read_config
-from polyfed.runs.setup import Simulation
+from polyfed.runs.setup import set_up
 
 TARGET = 1.1
 REPEATS = 5
@@ -45,9 +45,11 @@ def client(model: str, shape: tuple[int, int, int], flavour: str) -> tuple[FedKF
             "training": {"epochs": 1, "batch": BATCH, "lr": LR},
         }
     )
-    federation = Simulation(config, {"train": (x, y), "test": (x[:10], y[:10])})
-    scratch = federation.build(model)
-    made = federation.client(0, federation.build(model), lambda _architecture, _place=0: scratch)
+    federation = set_up(config, {"train": (x, y), "test": (x[:10], y[:10])})
+    scratch = federation.population.build(model)
+    made = federation.population.client(
+        0, federation.population.build(model), lambda _architecture, _place=0: scratch
+    )
     made.enter(Moment(2, 1))
     assert isinstance(federation.method, FedKF)
     return federation.method, made

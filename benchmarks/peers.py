@@ -27,7 +27,8 @@ from polyfed.engines.process_setup import keep_freed_memory
 from polyfed.errors import DataError
 from polyfed.models import memory_format
 from polyfed.runs.config import read_config
-from polyfed.runs.setup import Simulation
+from polyfed.runs.federation import Federation
+from polyfed.runs.setup import set_up
 
 REPEATS = 3
 ROUNDS = 200
@@ -74,10 +75,11 @@ def polyfed_run(model: str, rounds: int, workers: int) -> dict[str, float]:
 class Node:
     """One node of the bare loop."""
 
-    def __init__(self, federation: Simulation, index: int) -> None:
-        held = federation.holdings(index)
+    def __init__(self, federation: Federation, index: int) -> None:
+        held = federation.holdings.seen_by(index)
+        assert held.whole_test is not None
         assert held.public is not None and held.own_public is not None and held.whole_validation is not None
-        self.model: nn.Module = federation.own_model(index)
+        self.model: nn.Module = federation.population.own_model(index)
         layout = memory_format(self.model)
         self.x, self.y = held.train.tensors(layout)
         self.public_x, self.public_y = held.public.tensors(layout)
@@ -139,10 +141,10 @@ def bare_loop(model: str, rounds: int) -> dict[str, float]:
     """Algorithm 1 by hand in one process on one thread."""
     torch.set_num_threads(1)
     keep_freed_memory()
-    federation = Simulation(read_config(config(model, rounds)))
+    federation = set_up(read_config(config(model, rounds)))
     accuracy = 0.0
     wall, cpu = time.perf_counter(), time.process_time()
-    nodes = [Node(federation, index) for index in range(federation.clients)]
+    nodes = [Node(federation, index) for index in range(len(federation.roster))]
     for number in range(1, rounds + 1):
         lessons = [node.teach() for node in nodes]
         for place, node in enumerate(nodes):

@@ -17,10 +17,10 @@ from polyfed.engines import Inline
 from polyfed.experiments.jobs import Job
 from polyfed.federation.engine import Engine
 from polyfed.federation.method import Method
-from polyfed.runs.api import SimulatedRun as Run
 from polyfed.runs.checkpoint import RunDirectory, read_lines
 from polyfed.runs.config import read_config
-from polyfed.runs.setup import Simulation
+from polyfed.runs.rounds import Run
+from polyfed.runs.setup import set_up
 
 MakeRun = Callable[..., Run]
 
@@ -107,7 +107,7 @@ def make_run(tmp_path: Path, small: dict[str, Any]) -> Iterator[MakeRun]:
         made_here = (
             method(method.Settings(**(settings or {})), config.training) if isinstance(method, type) else None
         )
-        federation = Simulation(config, method=made_here)
+        federation = set_up(config, method=made_here)
         directory = RunDirectory(tmp_path / (name or f"run-{len(made)}"), new=True)
         made.append(Run(federation, engine or Inline(), directory))
         return made[-1]

@@ -38,7 +38,7 @@ def test_a_run_tells_of_its_set_up_rounds_evaluations_and_checkpoints(
     run.go()
     said = told(caplog)
     for part in (
-        r"digits: 300 rows, 10 classes; 4 clients train on \d+ to \d+ rows each; public: none",
+        r"digits: 10 classes; 4 clients train on \d+ to \d+ rows each, \d+ in all; public: none",
         r"local with 4 × mlp-small; 10 outputs, stack \d, on cpu, seed 0",
         r"inline: every step in this process",
         r"round 1: learnt in [\d.]+ s, not evaluated",

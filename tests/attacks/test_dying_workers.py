@@ -255,13 +255,13 @@ from polyfed.engines import Pool
 from polyfed.runs.checkpoint import RunDirectory
 from polyfed.runs.config import read_config
 from polyfed.runs.rounds import Run
-from polyfed.runs.setup import Simulation
+from polyfed.runs.setup import set_up
 from pathlib import Path
 
 data = {"limit": 300, "clients": 4}
 config = read_config({"method": "local", "rounds": 100000, "data": data, "models": {"names": ["mlp-small"]}})
 engine = Pool(2)
-run = Run(Simulation(config), engine, RunDirectory(Path(sys.argv[1]), new=True))
+run = Run(set_up(config), engine, RunDirectory(Path(sys.argv[1]), new=True))
 run.open()
 print(*[worker.process.pid for worker in engine._workers], flush=True)
 run.go()

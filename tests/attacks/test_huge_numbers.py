@@ -15,7 +15,7 @@ from torch import nn
 from polyfed.errors import UserError
 from polyfed.federation.method import registered
 from polyfed.runs.config import RunConfig, read_config
-from polyfed.runs.setup import Simulation
+from polyfed.runs.setup import set_up
 
 HUGE = [10**10, 10**18, 10**400, 1e308]
 BASE = {**SMALL, "data": {"limit": 80, "clients": 2, "public": {"source": "share", "share": 0.2}}}
@@ -53,7 +53,7 @@ def test_every_number_of_a_run_file_is_refused_or_harmless_when_a_run_is_set_up(
         for value in HUGE:
             for more in contents(RunConfig, value):
                 tried.add(str(more).replace(str(value), ""))
-                _refused_or_set_up(merged(BASE, more), set_up=value in (10**18, 1e308))
+                _refused_or_set_up(merged(BASE, more), and_set_up=value in (10**18, 1e308))
     assert len(tried) > 40
 
 
@@ -61,7 +61,7 @@ def test_every_number_of_every_methods_settings_is_refused_or_read() -> None:
     for name, method in registered().items():
         for value in HUGE:
             for more in contents(method.Settings, value):
-                _refused_or_set_up({**BASE, "method": {"name": name, **more}}, set_up=False)
+                _refused_or_set_up({**BASE, "method": {"name": name, **more}}, and_set_up=False)
 
 
 @pytest.mark.parametrize(
@@ -82,21 +82,21 @@ def test_every_number_of_every_methods_settings_is_refused_or_read() -> None:
 )
 def test_what_is_too_large_is_said_with_what_is_allowed(more: dict[str, Any], said: str) -> None:
     with unharmed(), pytest.raises(UserError, match=said.replace("+", r"\+")):
-        Simulation(read_config({**SMALL, **more}))
+        set_up(read_config({**SMALL, **more}))
 
 
 def test_a_model_of_ones_own_is_not_tried_with_a_huge_batch() -> None:
     config = read_config({**BASE, "training": {"batch": 10**6}})
     with unharmed():
-        federation = Simulation(config, None, {"net": nn.Sequential(nn.Flatten(), nn.Linear(64, 10))})
+        federation = set_up(config, None, {"net": nn.Sequential(nn.Flatten(), nn.Linear(64, 10))})
         assert federation.assignment.models["net"].memory_bytes
 
 
-def _refused_or_set_up(content: dict[str, Any], *, set_up: bool = True) -> None:
+def _refused_or_set_up(content: dict[str, Any], *, and_set_up: bool = True) -> None:
     try:
         config = read_config(content)
-        if set_up:
-            assert Simulation(config).assignment
+        if and_set_up:
+            assert set_up(config).assignment
     except UserError as error:
         assert "\n" not in str(error), content
         assert len(str(error)) < 1000, content

@@ -82,6 +82,7 @@ def spoil_everything_sent(_me: Client, weights: Weights, extra: dict[str, Any]) 
 
 
 def spoil_all_data(me: Client, _weights: Weights, _extra: dict[str, Any]) -> None:
+    assert me.data.whole_test is not None
     for rows in (me.public, me.train, me.data.test, me.data.validation, me.data.whole_test):
         x, y = me.tensors(rows)
         x.mul_(0)

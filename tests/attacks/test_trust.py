@@ -16,8 +16,8 @@ from tests.attacks.test_forged_runs import forge, forge_model
 from tests.conftest import SMALL, Command
 
 import polyfed
+from polyfed import plug_ins
 from polyfed.errors import ConfigError, ModelError
-from polyfed.models import outside
 
 TRAP = """
 from pathlib import Path
@@ -45,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def forget() -> None:
-    outside._referred.cache_clear()
+    plug_ins.named_function.cache_clear()
     sys.modules.pop("trap_models", None)
     Path("sprung").unlink(missing_ok=True)
 

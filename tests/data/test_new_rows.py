@@ -22,7 +22,8 @@ def table(path: Path, header: str, *rows: str) -> Path:
 @pytest.fixture
 def form(tmp_path: Path) -> InputForm:
     source = table(tmp_path / "t.csv", "b,a,grade,site", "1,10,low,x", "2,20,high,y", "3,60,low,x")
-    return InputForm.of(data.load(source, label="grade", columns=("site",)))
+    found = data.load(source, label="grade", columns=("site",))
+    return InputForm.of(data.agreement_of(found), (found.mean, found.std))
 
 
 def test_a_table_says_its_columns_in_their_order_and_its_label_column(form: InputForm) -> None:
@@ -77,7 +78,9 @@ def test_other_rows_of_the_same_number_are_other_inputs(form: InputForm) -> None
 def test_labels_are_classes_by_word_or_number(
     labels: list[object], classes: tuple[str, ...], found: list[str | None]
 ) -> None:
-    form = InputForm((1,), ("x",), False, (0.0,), (1.0,), classes, "y")
+    form = InputForm(
+        shape=(1,), features=("x",), scaled=False, mean=(0.0,), std=(1.0,), classes=classes, label="y"
+    )
     columns = {"x": np.zeros(3), "y": np.array(labels, dtype=object)}
     assert read_new_rows(columns, form).labels == found
 
@@ -106,7 +109,15 @@ def test_only_the_columns_that_a_model_needs_are_read(
     wide.write_text(f"{others}\n{'3,' * 2999}3\n")
     with pytest.raises(DataError, match=r"wide\.csv has no column 'b' \(and 1 more\)"):
         read_new_rows(wide, form)
-    pictures = InputForm((4, 4, 1), (), True, (0.0,), (1.0,), ("x", "y"), image="path")
+    pictures = InputForm(
+        shape=(4, 4, 1),
+        features=(),
+        scaled=True,
+        mean=(0.0,),
+        std=(1.0,),
+        classes=("x", "y"),
+        image="path",
+    )
     with pytest.raises(DataError, match=r"has no column of images: it has x0, .* and 2990 more"):
         read_new_rows(wide, pictures)
     assert read == [["a", "b"], []]

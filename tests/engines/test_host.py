@@ -116,7 +116,7 @@ def hosts(make_run: MakeRun, tmp_path: Path) -> list[Host]:
     """Three processes' hosts that share a folder, as a pool's workers do."""
     run = make_run(Counter)
     (tmp_path / "shared").mkdir()
-    return [Host(run.federation, run.program, tmp_path / "shared") for _ in range(3)]
+    return [Host(run.federation.population, run.program, tmp_path / "shared") for _ in range(3)]
 
 
 def count(host: Host, client: int) -> None:

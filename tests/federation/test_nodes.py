@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.conftest import MakeRun
+from tests.readers import whole_test
 from torch import nn
 
 import polyfed
@@ -39,6 +40,6 @@ class Comparing(polyfed.methods.Local):
 def test_another_model_than_the_clients_is_measured(make_run: MakeRun) -> None:
     run = make_run(Comparing, rounds=1)
     run.go()
-    y = run.federation.whole_test.tensors()[1]
+    y = whole_test(run.federation).tensors()[1]
     expected = (y == 3).double().mean().item()
     assert run.summary["last"]["stages"]["always 3"]["whole"]["mean"] == pytest.approx(expected)

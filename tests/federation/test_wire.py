@@ -163,14 +163,14 @@ def test_a_round_of_fedavg_with_packed_weights_equals_a_loop_by_hand(make_run: M
     wire = {"up": {"weights": name}, "down": {"weights": "int8"}}
     run = make_run("fedavg", rounds=1, wire=wire, stack=1)
     run.go()
-    model = run.federation.build("mlp-small")
+    model = run.federation.population.build("mlp-small")
     exact = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     received = {key: through(tensor, torch.zeros_like(tensor), "int8") for key, tensor in exact.items()}
     for base, right in ((received, True), (exact, False)):
         arrived, counts = [], []
         for client in range(4):
             model.load_state_dict(received)
-            x, y = run.federation.holdings(client).train.tensors()
+            x, y = run.federation.holdings.of(client).train.tensors()
             stream = run.federation.seeds.torch("batches", f"client-{client}", 1, 1)
             supervised(model, x, y, run.config.training, stream)
             trained = model.state_dict()
@@ -309,7 +309,8 @@ def test_methods_keep_the_contract_whatever_is_packed(name: str, up: dict[str, s
     }
     if name == "fedh2l":
         config |= {"rounds": 15, "cohort": {"fraction": 1.0}}
-    check_method(registered()[name], config=config, **({"batches": 1} if name == "fedh2l" else {}))
+    settings: dict[str, Any] = {"batches": 1} if name == "fedh2l" else {}
+    check_method(registered()[name], config=config, **settings)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from polyfed import models
 from polyfed.federation.message import decode, encode
 from polyfed.federation.method import registered
 from polyfed.learn import Learner, Training, batch_count, batches, effective_steps, supervised, weights_of
-from polyfed.runs.api import SimulatedRun as Run
+from polyfed.runs.rounds import Run
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -301,13 +301,13 @@ def test_fedavg_with_decay_equals_a_loop_by_hand(prepare: Prepare, stack: int) -
     training = {"epochs": 1, "lr": 0.4, "decay": 0.5, "batch": 8}
     run = prepare(method="fedavg", rounds=2, training=training, stack=stack)
     run.go()
-    model = run.federation.build("plain")
+    model = run.federation.population.build("plain")
     weights = weights_of(model)
     for number, lr in ((1, 0.4), (2, 0.2)):
         found, counts = [], []
         for client in range(3):
             model.load_state_dict(weights)
-            x, y = run.federation.holdings(client).train.tensors()
+            x, y = run.federation.holdings.of(client).train.tensors()
             optimiser = torch.optim.SGD(model.parameters(), lr=lr)
             stream = run.federation.seeds.torch("batches", f"client-{client}", number, 1)
             for rows in torch.randperm(len(y), generator=stream).split(8):

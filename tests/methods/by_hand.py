@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
+from tests.readers import whole_test
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polyfed.federation.message import Weights, decode
-from polyfed.runs.api import SimulatedRun as Run
+from polyfed.runs.rounds import Run
 
 Prepare = Callable[..., Run]
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -103,7 +104,9 @@ class Bench:
     def __init__(self, run: Run) -> None:
         self.federation = run.federation
         self.run = run
-        self.clients = [self.federation.own_model(index) for index in range(self.federation.clients)]
+        self.clients = [
+            self.federation.population.own_model(index) for index in range(len(self.federation.roster))
+        ]
         server = self.federation.server().model
         self.server = server if server is not None else one_layer()
 
@@ -115,14 +118,14 @@ class Bench:
 
     def public(self, number: int) -> Tensor:
         """The inputs of the public rows of a round."""
-        assert self.federation.public is not None
+        assert self.federation.holdings.public is not None
         order = torch.randperm(
-            len(self.federation.public), generator=self.server_stream("public rows", number)
+            len(self.federation.holdings.public), generator=self.server_stream("public rows", number)
         )
-        return self.federation.public[order[:PUBLIC_ROWS].sort().values].inputs()
+        return self.federation.holdings.public[order[:PUBLIC_ROWS].sort().values].inputs()
 
     def own(self, client: int) -> tuple[Tensor, Tensor]:
-        return self.federation.holdings(client).train.tensors()
+        return self.federation.holdings.of(client).train.tensors()
 
     def train(self, client: int, number: int, sequence: int) -> None:
         """A client's model on its own data, for one epoch."""
@@ -135,7 +138,7 @@ class Bench:
 
     def accuracy(self, models: Iterable[nn.Module]) -> float:
         """The mean of the models' accuracies on the whole test set."""
-        x, y = self.federation.whole_test.tensors()
+        x, y = whole_test(self.federation).tensors()
         shares = [(said(model, x).argmax(dim=1) == y).double().mean().item() for model in models]
         return sum(shares) / len(shares)
 
@@ -202,7 +205,7 @@ class Averaged:
 def averaging(run: Run, local_loss: LocalLoss | None = None, *, epochs: int = 1) -> Averaged:
     """The run's rounds of FedAvg of `plain`, by the samples of each client, written out."""
     bench = Bench(run)
-    model = run.federation.build("plain")
+    model = run.federation.population.build("plain")
     active = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     done = Averaged(active, {}, [])
     for number in range(1, run.config.rounds + 1):

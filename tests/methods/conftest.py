@@ -13,7 +13,7 @@ from tests.methods.by_hand import BATCH, LR, Prepare
 from torch import nn
 
 import polyfed
-from polyfed.runs.api import SimulatedRun as Run
+from polyfed.runs.rounds import Run
 
 
 @pytest.fixture

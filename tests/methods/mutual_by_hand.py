@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polyfed.federation.message import Weights
-from polyfed.runs.api import SimulatedRun as Run
+from polyfed.runs.rounds import Run
 
 Buffers = list[Tensor | None]
 
@@ -118,7 +118,7 @@ class MutualByHand(Bench):
 
     def extract(self, client: int, number: int) -> tuple[nn.Module, Weights]:
         way = self.way
-        network: nn.Module = self.federation.build(str(self.federation.server().architecture))
+        network: nn.Module = self.federation.population.build(str(self.federation.server().architecture))
         start = copy_of(self.server)
         network.load_state_dict(start)
         model = self.clients[client]
@@ -194,10 +194,10 @@ class MutualByHand(Bench):
             self.server.load_state_dict({**self.server.state_dict(), **kept})
 
     def public_labels(self, number: int) -> Tensor:
-        assert self.federation.public is not None
+        assert self.federation.holdings.public is not None
         stream = self.server_stream("public rows", number)
-        order = torch.randperm(len(self.federation.public), generator=stream)
-        return self.federation.public[order[:PUBLIC_ROWS].sort().values].tensors()[1]
+        order = torch.randperm(len(self.federation.holdings.public), generator=stream)
+        return self.federation.holdings.public[order[:PUBLIC_ROWS].sort().values].tensors()[1]
 
     def agrees(self, run: Run) -> bool:
         assert run.server.model is not None

@@ -13,7 +13,7 @@ from polyfed import learn
 from polyfed.data import Rows
 from polyfed.errors import MethodError
 from polyfed.federation.message import Weights
-from polyfed.federation.nodes import Client, Holdings, Observer
+from polyfed.federation.nodes import Client, ClientData, Observer
 from polyfed.federation.roster import Facts
 from polyfed.learn import Learner, Training
 from polyfed.methods import control_variates, local_training
@@ -25,7 +25,7 @@ def client(**training: Any) -> Client:
     return Client(
         facts=Facts(0, "client-0", 1, "line"),
         model=nn.Linear(1, 1),
-        data=Holdings(nothing, nothing, nothing, nothing),
+        data=ClientData(nothing, nothing, nothing, nothing),
         seeds=Seeds(0),
         device=torch.device("cpu"),
         scratch_model=no_scratch_models,

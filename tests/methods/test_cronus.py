@@ -30,7 +30,7 @@ from polyfed.federation.method import client_step, reads_only
 from polyfed.federation.nodes import Client
 from polyfed.learn import robust_mean
 from polyfed.methods.cronus import Cronus
-from polyfed.runs.api import SimulatedRun as Run
+from polyfed.runs.rounds import Run
 
 # -- the robust mean of probabilities (by hand, and what it promises: tests/learn/test_robust.py) ------------
 

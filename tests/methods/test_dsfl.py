@@ -24,7 +24,7 @@ from tests.methods.by_hand import (
 from torch import Tensor
 
 from polyfed import learn
-from polyfed.runs.api import SimulatedRun as Run
+from polyfed.runs.rounds import Run
 
 DSFL: dict[str, Any] = {"name": "dsfl", "public_rows": PUBLIC_ROWS, "distil": {**ONCE, "epochs": 2}}
 

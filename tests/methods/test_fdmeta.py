@@ -15,7 +15,7 @@ from torch import Tensor
 
 from polyfed.errors import MethodError
 from polyfed.methods.fdmeta import FDMeta, FDMetaSettings, doubts
-from polyfed.runs.api import SimulatedRun as Run
+from polyfed.runs.rounds import Run
 
 FDMETA: dict[str, Any] = {
     "name": "fdmeta",
@@ -55,9 +55,9 @@ def test_the_two_rules_differ() -> None:
 
 
 def order_of(run: Run, number: int) -> Tensor:
-    assert run.federation.public is not None
+    assert run.federation.holdings.public is not None
     stream = run.federation.seeds.torch("public rows", "server", number)
-    return torch.randperm(len(run.federation.public), generator=stream)
+    return torch.randperm(len(run.federation.holdings.public), generator=stream)
 
 
 def drawn(run: Run, number: int) -> list[int]:
@@ -69,8 +69,10 @@ def drawn(run: Run, number: int) -> list[int]:
 
 
 def doubted(run: Run, rows: Tensor, sampling: Any) -> Tensor:
-    assert run.server.model is not None and run.federation.public is not None
-    return doubts(said(run.server.model, run.federation.public[rows].inputs()).softmax(dim=1), sampling)
+    assert run.server.model is not None and run.federation.holdings.public is not None
+    return doubts(
+        said(run.server.model, run.federation.holdings.public[rows].inputs()).softmax(dim=1), sampling
+    )
 
 
 @pytest.mark.parametrize("sampling", ["entropy", "margin"])
@@ -111,12 +113,12 @@ class ByHand(DSFLByHand):
 
     def public(self, number: int) -> Tensor:
         order = order_of(self.run, number)
-        assert self.federation.public is not None
+        assert self.federation.holdings.public is not None
         if number > 1:
             candidates = order[: PUBLIC_ROWS * 3 // 2].sort().values
-            p = said(self.server, self.federation.public[candidates].inputs()).softmax(dim=1)
+            p = said(self.server, self.federation.holdings.public[candidates].inputs()).softmax(dim=1)
             order = candidates[(p * p.log()).sum(dim=1).argsort()]  # the least negative entropy comes last
-        return self.federation.public[order[:PUBLIC_ROWS].sort().values].inputs()
+        return self.federation.holdings.public[order[:PUBLIC_ROWS].sort().values].inputs()
 
 
 def test_rounds_equal_a_loop_by_hand(federate: Prepare) -> None:

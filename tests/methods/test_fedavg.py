@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from tests.readers import whole_test
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -19,7 +20,7 @@ from polyfed.federation.method import client_step, registered
 from polyfed.federation.nodes import Client
 from polyfed.methods import MOON, FedAvg, FedGKD, FedNTD, FedProx, local_training
 from polyfed.methods.fedprox import FedProxSettings
-from polyfed.runs.api import SimulatedRun as Run
+from polyfed.runs.rounds import Run
 
 MakeRun = Callable[..., Run]
 Prepare = Callable[..., Run]
@@ -75,7 +76,7 @@ def averaged(run: Run) -> dict[str, Weights]:
 
 def sgd(run: Run, model: nn.Module, client: int, number: int, sequence: int = 1, mu: float = 0.0) -> None:
     """Two epochs of plain SGD on a client's rows, with FedProx's pull towards where it started."""
-    x, y = run.federation.holdings(client).train.tensors()
+    x, y = run.federation.holdings.of(client).train.tensors()
     stream = run.federation.seeds.torch("batches", f"client-{client}", number, sequence)
     start = [parameter.detach().clone() for parameter in model.parameters()]
     model.train()
@@ -103,7 +104,7 @@ def by_hand(
     run: Run, name: str, clients: list[int], *, uniform: bool = False, mu: float = 0.0, sequence: int = 1
 ) -> dict[str, Tensor]:
     """The run's rounds of FedAvg among some clients, written out."""
-    model = run.federation.build(name)
+    model = run.federation.population.build(name)
     weights = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     for number in range(1, run.config.rounds + 1):
         states = []
@@ -116,7 +117,7 @@ def by_hand(
 
 
 def samples(run: Run, client: int) -> int:
-    return len(run.federation.holdings(client).train)
+    return len(run.federation.holdings.of(client).train)
 
 
 def close(found: Weights, expected: dict[str, Tensor], *, but: str = "no such entry") -> bool:
@@ -211,7 +212,7 @@ def test_a_local_loss_of_ones_own_counts_where_clients_would_be_stacked(make_run
 def test_several_architectures_are_averaged_each_among_its_own(prepare: Prepare) -> None:
     run = prepare([plain, wide], method={"name": "fedavg", "within": "architecture"})
     found = averaged(run)
-    assert [run.federation.architecture(client) for client in range(3)] == ["plain", "wide", "plain"]
+    assert [run.federation.roster.architecture(client) for client in range(3)] == ["plain", "wide", "plain"]
     assert close(found["plain"], by_hand(run, "plain", [0, 2]))
     assert close(found["wide"], by_hand(run, "wide", [1], sequence=2))
 
@@ -247,7 +248,7 @@ def test_recomputed_statistics_are_those_of_the_clients_data(prepare: Prepare) -
     method = {"name": "fedavg", "batch_norm": "recompute"}
     run = prepare([norm_first], method=method, training={"epochs": 1, "lr": LR, "batch": 100})
     found = averaged(run)["norm_first"]
-    inputs = [run.federation.holdings(client).train.tensors()[0] for client in range(3)]
+    inputs = [run.federation.holdings.of(client).train.tensors()[0] for client in range(3)]
     total = sum(len(x) for x in inputs)
     running_mean = torch.stack([len(x) / total * x.mean(0) for x in inputs]).sum(0)
     running_var = torch.stack([len(x) / total * x.var(0) for x in inputs]).sum(0)
@@ -269,7 +270,7 @@ def test_local_norms_stay_with_their_client(prepare: Prepare) -> None:
     """FedBN: every round a client begins with the others' mean, but with its own norms of the round before."""
     run = prepare([normed], method={"name": "fedavg", "batch_norm": "local"}, rounds=3)
     found = averaged(run)["normed"]
-    model = run.federation.build("normed")
+    model = run.federation.population.build("normed")
     weights = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     norms: dict[int, dict[str, Tensor]] = {0: {}, 1: {}, 2: {}}
     for number in (1, 2, 3):
@@ -319,14 +320,14 @@ def test_with_local_norms_clients_are_scored_and_written_with_their_own(make_run
     run = make_run({"name": "fedavg", "batch_norm": "local"}, models={"names": ["cnn-small"]}, name="norms")
     run.go()
     shared = run.server.memory["weights"]["cnn-small"]
-    norms = learn.norm_entries(run.federation.build("cnn-small"))
+    norms = learn.norm_entries(run.federation.population.build("cnn-small"))
     assert norms
     for index in range(4):
         model = polyfed.load_model(run.path, f"client-{index}")
         kept = decode(run.client_files()[index].read_bytes())["memory"]["norms"]
         for name, tensor in learn.weights_of(model).items():
             assert torch.equal(tensor, kept[name] if name in norms else shared[name])
-        right = learn.score(model, *run.federation.whole_test.tensors(models.memory_format(model)))
+        right = learn.score(model, *whole_test(run.federation).tensors(models.memory_format(model)))
         assert run.last is not None
         assert run.last["clients"][f"client-{index}"]["whole"] == right
     sent = run.summary["bytes"]["up"]["weights"] / (4 * run.round)

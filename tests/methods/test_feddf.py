@@ -22,6 +22,7 @@ from tests.methods.by_hand import (
     soft,
     towards,
 )
+from tests.readers import whole_test
 from torch import Tensor, nn
 
 from polyfed import learn
@@ -30,7 +31,7 @@ from polyfed.federation.message import Fields, Weights, encode
 from polyfed.federation.method import client_step
 from polyfed.federation.nodes import Client
 from polyfed.methods.feddf import FedDF
-from polyfed.runs.api import SimulatedRun as Run
+from polyfed.runs.rounds import Run
 
 FUSION = {**ONCE, "optimiser": "sgd", "clip": None, "cosine": False}
 FEDDF: dict[str, Any] = {
@@ -48,8 +49,8 @@ class ByHand(Bench):
         self, run: Run, averaged: str = "logits", *, teachers: str = "all", temperature: float = 1.0
     ) -> None:
         super().__init__(run)
-        self.names = run.federation.architectures
-        self.models = {name: run.federation.build(name) for name in self.names}
+        self.names = run.federation.roster.architectures
+        self.models = {name: run.federation.population.build(name) for name in self.names}
         self.averaged = averaged
         self.teachers = teachers
         self.temperature = temperature
@@ -60,7 +61,7 @@ class ByHand(Bench):
         x = self.public(number)
         received: dict[str, list[nn.Module]] = {}
         for sequence, name in enumerate(self.names, start=1):
-            members = [index for index in range(3) if self.federation.architecture(index) == name]
+            members = [index for index in range(3) if self.federation.roster.architecture(index) == name]
             received[name] = [self.trained(name, index, number, sequence) for index in members]
         for name in self.names:
             heard = [
@@ -83,7 +84,7 @@ class ByHand(Bench):
         return self.teachers == "all" or name == other
 
     def trained(self, name: str, client: int, number: int, sequence: int) -> nn.Module:
-        model = self.federation.build(name)
+        model = self.federation.population.build(name)
         model.load_state_dict(self.models[name].state_dict())
         x, y = self.own(client)
         descend(model, x, towards(y), self.stream("batches", client, number, sequence))
@@ -118,7 +119,7 @@ def test_rounds_equal_a_loop_by_hand(federate: Prepare, models: list[Any], avera
     """
     run = federate(models, method={**FEDDF, "teacher": averaged}, rounds=2)
     run.go()
-    assert [run.federation.architecture(index) for index in range(3)] == [
+    assert [run.federation.roster.architecture(index) for index in range(3)] == [
         models[0].__name__,
         models[1].__name__,
         models[0].__name__,
@@ -146,7 +147,7 @@ def test_the_fusion_by_hand_in_numbers(federate: Prepare) -> None:
     x = bench.public(1)
     received = []
     for client, (name, sequence) in enumerate([("one_layer", 1), ("plain", 2), ("one_layer", 1)]):
-        model = run.federation.build(name)
+        model = run.federation.population.build(name)
         descend(
             model,
             bench.own(client)[0],
@@ -166,10 +167,10 @@ def test_the_fusion_by_hand_in_numbers(federate: Prepare) -> None:
 def test_the_ensemble_is_scored_by_the_mean_of_its_logits(federate: Prepare) -> None:
     run = federate([normed, one_layer], method=FEDDF, rounds=2)
     run.go()
-    x, y = run.federation.whole_test.tensors()
+    x, y = whole_test(run.federation).tensors()
     logits = []
     for name, weights in run.server.memory["weights"].items():
-        model = run.federation.build(name)
+        model = run.federation.population.build(name)
         learn.load_weights(model, weights)
         logits.append(said(model, x))
     right = (torch.stack(logits).mean(dim=0).argmax(dim=1) == y).double().mean().item()
@@ -208,7 +209,7 @@ def failing(_weights: dict[str, Tensor]) -> Any:
 
 def give(run: Run, method: FedDF) -> None:
     """Let a run that is not yet open have another method."""
-    run.method = run.federation.method = method
+    run.method = run.federation.method = method  # type: ignore[misc]
     run.program = run.fleet.program = replace(run.program, method=method)
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import polyfed
 from polyfed import learn, models
 from polyfed.errors import MethodError
-from polyfed.runs.api import SimulatedRun as Run
+from polyfed.runs.rounds import Run
 
 NOISE, WIDTH, STEPS = 3, 6, 4
 SETTINGS: dict[str, Any] = {

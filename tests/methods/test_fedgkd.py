@@ -28,7 +28,7 @@ from polyfed.federation.message import Weights, encode
 from polyfed.federation.nodes import Client
 from polyfed.methods import last_models, local_training
 from polyfed.methods.fedgkd import FedGKDSettings
-from polyfed.runs.api import SimulatedRun as Run
+from polyfed.runs.rounds import Run
 
 GAMMA = 4.0
 
@@ -47,7 +47,7 @@ def by_hand(
     made: list[Weights] = []
     if initial:
         made.append({name: tensor.clone() for name, tensor in bench.clients[0].state_dict().items()})
-    teacher = run.federation.build("plain")
+    teacher = run.federation.population.build("plain")
 
     def local_loss(client: int, number: int, _model: nn.Module, start: Weights, _last: Any) -> Loss:
         x, y = bench.own(client)

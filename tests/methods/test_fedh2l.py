@@ -28,13 +28,13 @@ from polyfed.data.storage import Draft, in_memory
 from polyfed.errors import ConfigError, MethodError
 from polyfed.federation.fields import Surroundings, why_refused
 from polyfed.federation.message import decode
-from polyfed.federation.nodes import Client, Holdings
+from polyfed.federation.nodes import Client, ClientData
 from polyfed.federation.roster import Facts
 from polyfed.federation.topology import neighbours
 from polyfed.learn import Training, flat_gradient, project, project_both
 from polyfed.methods.fedh2l import FedH2L, FedH2LSettings
-from polyfed.runs.api import SimulatedRun as Run
 from polyfed.runs.evaluation import ClientObserver
+from polyfed.runs.rounds import Run
 from polyfed.seeds import Seeds
 from polyfed.testing import failures_of, result_of
 
@@ -54,7 +54,7 @@ def student(labelled: bool = True) -> Client:
     return Client(
         facts=Facts(0, "client-0", len(X), "own"),
         model=model,
-        data=Holdings(
+        data=ClientData(
             data.rows(), nothing, nothing, nothing, public=data.rows(), own_public=torch.tensor([0, 2])
         ),
         seeds=Seeds(0),
@@ -257,8 +257,8 @@ class ByHand(Bench):
             else torch.optim.SGD(model.parameters(), lr=training.lr)
             for model in self.clients
         ]
-        assert self.federation.public is not None
-        self.x, self.y = self.federation.public.tensors()
+        assert self.federation.holdings.public is not None
+        self.x, self.y = self.federation.holdings.public.tensors()
         self.local: dict[int, Tensor] = {}
         for number in range(1, run.config.rounds + 1):
             self.round(number)
@@ -290,7 +290,7 @@ class ByHand(Bench):
         self.local[index] = self.local.get(index, torch.zeros(())) + gradient
 
     def say(self, index: int, number: int) -> Said:
-        own = self.federation.holdings(index).own_public
+        own = self.federation.holdings.seen_by(index).own_public
         assert own is not None
         rows = own[torch.randperm(len(own), generator=self.stream("public batch", index, number, 1))[:FEW]]
         posteriors = said(self.clients[index], self.x[rows]).softmax(dim=1)

@@ -16,11 +16,19 @@ import polyfed
 from polyfed.experiments import papers
 from polyfed.runs.checkpoint import read_lines
 from polyfed.runs.config import read_config
-from polyfed.runs.setup import Simulation
+from polyfed.runs.cut_data import CutData
+from polyfed.runs.federation import Federation
+from polyfed.runs.setup import set_up
 
 
-def federation(run: str, setting: str, scale: str = "paper", **changes: Any) -> Simulation:
-    return Simulation(read_config({**papers.load("004").config(run, setting, scale, seed=3), **changes}))
+def federation(run: str, setting: str, scale: str = "paper", **changes: Any) -> CutData:
+    return simulated(run, setting, scale, **changes)[1]
+
+
+def simulated(run: str, setting: str, scale: str = "paper", **changes: Any) -> tuple[Federation, CutData]:
+    made = set_up(read_config({**papers.load("004").config(run, setting, scale, seed=3), **changes}))
+    assert isinstance(made.holdings, CutData)
+    return made, made.holdings
 
 
 @pytest.mark.parametrize(
@@ -38,18 +46,18 @@ def test_rotated_mnist_is_split_exactly_as_in_the_paper(
     assert made.public is not None and len(made.public) == 4 * public
     seen, tested = set(made.public.column("origin").tolist()), set()
     for client in range(4):
-        held = made.holdings(client)
+        held = made.seen_by(client)
         own = made.public[held.own_public]  # type: ignore[index]
         for rows, size in ((held.train, private), (own, public), (held.validation, 100), (held.test, 150)):
             assert rows.class_counts().tolist() == [size // 10] * 10
             assert set(domain[rows.index]) == {client}
-        assert made.roster[client].samples == private
+        assert made.samples()[client] == private
         seen |= set(origin[held.train.index]) | set(origin[held.validation.index])
         tested |= set(origin[held.test.index])
     assert len(tested) == 150  # the same images in every domain
     assert not seen & tested
-    assert len(made.whole_test) == 600
-    assert made.data.whole_validation is not None and len(made.data.whole_validation) == 400
+    assert made.whole_test is not None and len(made.whole_test) == 600
+    assert made.whole_validation is not None and len(made.whole_validation) == 400
 
 
 def test_the_paper_turns_clockwise(real_data: Path) -> None:
@@ -65,9 +73,9 @@ def test_the_paper_turns_clockwise(real_data: Path) -> None:
 
 
 def test_pacs_is_held_out_properly_and_each_domain_has_its_model(real_data: Path) -> None:
-    made = federation("objects-fedh2l", "pacs")
+    whole, made = simulated("objects-fedh2l", "pacs")
     assert made.partition.names is not None
-    models = {made.partition.names[client]: made.architecture(client) for client in range(4)}
+    models = {made.partition.names[client]: whole.roster.architecture(client) for client in range(4)}
     assert models == {
         "photo": "resnet18-imagenet",
         "art_painting": "resnet34-imagenet",
@@ -79,7 +87,7 @@ def test_pacs_is_held_out_properly_and_each_domain_has_its_model(real_data: Path
     assert made.public is not None
     everything = [made.public.index]
     for client in range(4):
-        held = made.holdings(client)
+        held = made.seen_by(client)
         parts = [held.train.index, held.validation.index, held.test.index]
         assert {*domain[np.concatenate(parts)]} == {client}
         own = made.public.column("domain")[held.own_public]
@@ -110,9 +118,9 @@ def test_office_home_is_held_out_properly_and_each_domain_has_its_model(
     pq.write_table(pa.table(table), tmp_path / "office_home" / "train.parquet")
     monkeypatch.setenv("POLYFED_DATA", str(tmp_path))
     monkeypatch.setenv("POLYFED_CACHE", str(tmp_path / "cache"))
-    made = federation("objects-fedh2l", "office-home")
+    whole, made = simulated("objects-fedh2l", "office-home")
     assert made.partition.names is not None
-    models = [(made.partition.names[client], made.architecture(client)) for client in range(4)]
+    models = [(made.partition.names[client], whole.roster.architecture(client)) for client in range(4)]
     assert models == [
         ("Art", "resnet34-imagenet"),
         ("Clipart", "mobilenetv2"),
@@ -120,7 +128,7 @@ def test_office_home_is_held_out_properly_and_each_domain_has_its_model(
         ("Real World", "resnet34-imagenet"),
     ]
     for client in range(4):
-        held = made.holdings(client)
+        held = made.seen_by(client)
         assert held.own_public is not None
         assert len(held.own_public) == 10
         assert [len(part) for part in (held.train, held.validation, held.test)] == [65, 10, 15]

@@ -14,7 +14,7 @@ from polyfed.engines import Inline, Pool
 from polyfed.federation.engine import Engine
 from polyfed.federation.message import Fields, decode
 from polyfed.federation.method import client_step
-from polyfed.federation.nodes import Client, Holdings
+from polyfed.federation.nodes import Client, ClientData
 from polyfed.methods.fedh2l import FedH2L
 from polyfed.runs.checkpoint import read_lines
 from polyfed.runs.history import RunRecord
@@ -207,13 +207,13 @@ def test_one_that_hears_nothing_of_use_makes_no_mutual_step(make_run: MakeRun) -
 
 def test_a_node_without_public_rows_of_its_own_learns_and_teaches_nothing(make_run: MakeRun) -> None:
     run = make_run(FedH2L, **FEDERATION, rounds=2, settings={"batches": 1})
-    holdings = run.federation.holdings
+    seen_by = run.federation.holdings.seen_by
 
-    def without(index: int) -> Holdings:
-        held = holdings(index)
+    def without(index: int) -> ClientData:
+        held = seen_by(index)
         return replace(held, own_public=torch.empty(0, dtype=torch.int64)) if index == 1 else held
 
-    run.federation.holdings = without  # type: ignore[method-assign]
+    run.federation.holdings.seen_by = without  # type: ignore[method-assign]
     before = states(run)
     run.go()
     assert failures_of(run.path) == []

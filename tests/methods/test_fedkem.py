@@ -15,11 +15,11 @@ from torch import Tensor, nn
 import polyfed
 from polyfed.errors import PolyfedError
 from polyfed.federation.message import decode
-from polyfed.federation.nodes import Assistant, Holdings
+from polyfed.federation.nodes import Assistant, ClientData
 from polyfed.methods import ensemble_distillation
 from polyfed.methods.ensemble_distillation import EnsembleSettings
-from polyfed.runs.api import SimulatedRun as Run
 from polyfed.runs.checkpoint import read_lines
+from polyfed.runs.rounds import Run
 from polyfed.testing import failures_of
 
 FEDKEM: dict[str, Any] = {
@@ -146,13 +146,13 @@ def test_a_client_without_rows_is_not_asked(federate: Prepare) -> None:
 
 def test_a_client_that_finds_no_rows_sends_back_what_it_was_sent(federate: Prepare) -> None:
     run = federate([one_layer, plain], method={**FEDKEM, "fusion": "average", "weighting": "uniform"})
-    holdings = run.federation.holdings
+    seen_by = run.federation.holdings.seen_by
 
-    def nothing(index: int) -> Holdings:
-        held = holdings(index)
+    def nothing(index: int) -> ClientData:
+        held = seen_by(index)
         return replace(held, train=held.train[torch.empty(0, dtype=torch.int64)])
 
-    run.federation.holdings = nothing  # type: ignore[method-assign]
+    run.federation.holdings.seen_by = nothing  # type: ignore[method-assign]
     assert run.server.model is not None
     before = copy_of(run.server.model)
     run.go()

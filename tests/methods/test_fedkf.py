@@ -19,8 +19,8 @@ from polyfed import data, learn, models
 from polyfed.errors import UserError
 from polyfed.federation.message import decode
 from polyfed.methods.fedkf import FedKFSettings
-from polyfed.runs.api import SimulatedRun as Run
 from polyfed.runs.checkpoint import read_lines
+from polyfed.runs.rounds import Run
 from polyfed.testing import failures_of
 
 NOISE, WIDTH = 4, 6

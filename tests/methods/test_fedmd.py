@@ -33,14 +33,14 @@ from polyfed import learn
 from polyfed.data.storage import Draft, in_memory
 from polyfed.errors import MethodError
 from polyfed.federation.message import encode
-from polyfed.federation.nodes import Client, Holdings
+from polyfed.federation.nodes import Client, ClientData
 from polyfed.federation.roster import Facts
 from polyfed.learn import Training
 from polyfed.methods import local_training
 from polyfed.methods.fedmd import FedMD, FedMDSettings, LwoF
-from polyfed.runs.api import SimulatedRun as Run
 from polyfed.runs.checkpoint import read_lines
 from polyfed.runs.evaluation import ClientObserver
+from polyfed.runs.rounds import Run
 from polyfed.seeds import Seeds
 from polyfed.testing import result_of
 
@@ -67,8 +67,8 @@ class ByHand(Bench):
             self.round(number)
 
     def initialise(self) -> None:
-        assert self.federation.public is not None
-        x, y = self.federation.public.tensors()
+        assert self.federation.holdings.public is not None
+        x, y = self.federation.holdings.public.tensors()
         for index, model in enumerate(self.clients):
             descend(model, x, towards(y), self.stream("public batches", index, 0, 1))
             own, labels = self.own(index)
@@ -194,7 +194,9 @@ def test_unlabelled_public_data_will_do_without_public_training(make_run: MakeRu
     method = {"name": "fedmd", "global": False, "public_training": None, "distil": {"epochs": 1}}
     run = make_run(method, data={"public": UNLABELLED}, rounds=1)
     run.go()
-    assert run.federation.public is not None and run.federation.public.dataset.labels is None
+    assert (
+        run.federation.holdings.public is not None and run.federation.holdings.public.dataset.labels is None
+    )
     assert set(run.summary["last"]["stages"]) == {"distilled", "personalised"}
 
 
@@ -241,7 +243,7 @@ def client(model: nn.Module, x: Tensor, y: Tensor, **training: Any) -> Client:
     return Client(
         facts=Facts(0, "client-0", len(x), "own"),
         model=model,
-        data=Holdings(data.rows(), data.rows([]), data.rows([]), data.rows([])),
+        data=ClientData(data.rows(), data.rows([]), data.rows([]), data.rows([])),
         seeds=Seeds(0),
         device=torch.device("cpu"),
         scratch_model=no_scratch_models,
@@ -348,7 +350,7 @@ def test_in_training_the_copy_is_asked_about_what_the_model_sees(augment: bool) 
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     start = copy.deepcopy(model)
     me = client(model, torch.zeros(1, 3), torch.zeros(1, dtype=torch.long), batch=4, augment=augment)
-    me.data = Holdings(data.rows(), data.rows([]), data.rows([]), data.rows([]))
+    me.data = ClientData(data.rows(), data.rows([]), data.rows([]), data.rows([]))
     regularise = fedmd().not_forgetting(me)
     assert regularise is not None
     seen: list[bool] = []

@@ -28,7 +28,7 @@ from polyfed.federation.message import Fields, Weights
 from polyfed.federation.method import client_step
 from polyfed.federation.nodes import Client
 from polyfed.methods import FedNova
-from polyfed.runs.api import SimulatedRun as Run
+from polyfed.runs.rounds import Run
 
 
 def by_hand(
@@ -42,7 +42,7 @@ def by_hand(
 ) -> Weights:
     """The run's rounds; the last three are mistakes: K for a_i, all counting the same, a plain mean for τ_eff."""
     bench = Bench(run)
-    model = run.federation.build(architecture)
+    model = run.federation.population.build(architecture)
     w = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     parameters = dict(model.named_parameters())
     for number in range(1, run.config.rounds + 1):

@@ -30,7 +30,7 @@ from polyfed.federation.message import Weights, encode
 from polyfed.federation.nodes import Client
 from polyfed.methods import local_training
 from polyfed.methods.fedntd import FedNTDSettings, not_true
-from polyfed.runs.api import SimulatedRun as Run
+from polyfed.runs.rounds import Run
 
 BETA, TAU, EPOCHS = 2.0, 0.5, 3  # a small τ: else both directions of the divergence are nearly the same
 
@@ -46,7 +46,7 @@ def by_hand(
 ) -> Averaged:
     """The run's rounds; the last three are mistakes: no τ², KL(student ‖ teacher), the true class left in."""
     bench = Bench(run)
-    teacher = run.federation.build("plain")
+    teacher = run.federation.population.build("plain")
 
     def local_loss(client: int, _number: int, _model: nn.Module, start: Weights, _last: Any) -> Loss:
         x, y = bench.own(client)

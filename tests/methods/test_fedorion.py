@@ -35,8 +35,8 @@ from polyfed.federation.nodes import Assistant, Server
 from polyfed.learn import TableMean, is_statistic
 from polyfed.methods import fedorion, noise_distillation
 from polyfed.methods.noise_distillation import NoiseSettings
-from polyfed.runs.api import SimulatedRun as Run
 from polyfed.runs.checkpoint import read_lines
+from polyfed.runs.rounds import Run
 from polyfed.testing import failures_of, result_of
 
 NOISE_BATCH, NOISE_BATCHES, MOMENTUM = 16, 6, 0.5
@@ -79,7 +79,7 @@ class OrionByHand(MutualByHand):
         way, cohort = self.way, self.cohort(number)
         copies, shares = [], []
         for client in cohort:
-            alone = way.selective and self.federation.architecture(client) == self.global_name
+            alone = way.selective and self.federation.roster.architecture(client) == self.global_name
             samples = float(len(self.own(client)[1]))
             if alone and way.broadcast:
                 self.clients[client].load_state_dict(copy_of(self.server))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.methods.by_hand import BATCH, LR, Bench, Prepare, close, normed, said, state_of
+from tests.readers import whole_test
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -16,10 +17,10 @@ from polyfed.errors import MethodError
 from polyfed.federation.method import Method
 from polyfed.methods import FedProto
 from polyfed.methods.fedproto import NearestPrototype, distance, mean_prototypes
-from polyfed.runs.api import SimulatedRun as Run
 from polyfed.runs.checkpoint import RunDirectory, read_lines
 from polyfed.runs.config import read_config
-from polyfed.runs.setup import Simulation
+from polyfed.runs.rounds import Run
+from polyfed.runs.setup import set_up
 from polyfed.testing import failures_of
 
 TWO_CLASSES = {"clients": 3, "partition": {"kind": "pathological", "classes_per_client": 2}}
@@ -191,7 +192,7 @@ def test_the_nearest_prototype_is_measured_at_a_stage_of_its_own(federate: Prepa
     before.go()
     kept = ByHand(before).prototypes
     expected = ByHand(run)
-    x, y = run.federation.whole_test.tensors()
+    x, y = whole_test(run.federation).tensors()
     accuracies = []
     for model in expected.clients:
         assert isinstance(model, nn.Sequential)
@@ -225,7 +226,7 @@ def test_clients_draw_together(federate: Prepare) -> None:
             model = plain()
             model.load_state_dict(state_of(run, index))
             assert isinstance(model, nn.Sequential)
-            x, y = run.federation.whole_test.tensors()
+            x, y = whole_test(run.federation).tensors()
             features = said(model[:-1], x)
             means.append(torch.stack([features[y == label].mean(dim=0) for label in range(3)]))
         # clients × classes × features: the spread over clients, beside that over classes
@@ -314,7 +315,7 @@ def _run(kind: type[Method], small: dict[str, Any], path: Any, **settings: Any) 
     small["models"] = {"names": ["mlp-small", "cnn-small"], "features": 12}
     config = read_config({**small, "rounds": 2, "method": "local"})
     method = kind(kind.Settings(**settings), config.training)
-    run = Run(Simulation(config, method=method), Inline(), RunDirectory(path, new=True))
+    run = Run(set_up(config, method=method), Inline(), RunDirectory(path, new=True))
     run.go()
     run.close()
     return run

@@ -28,7 +28,6 @@ from polyfed.federation.fields import Probabilities
 from polyfed.federation.message import decode, encode
 from polyfed.federation.roster import Facts
 from polyfed.methods.ktpfl import KTpFL, KTpFLSettings, _step_size, places_of, stepped
-from polyfed.runs.api import SimulatedRun
 from polyfed.runs.rounds import Run
 
 TEMPERATURE = 10.0
@@ -232,7 +231,7 @@ def test_those_absent_keep_their_coefficients(make_run: MakeRun) -> None:
 class ByHand(Bench):
     """Training, answers at temperature 10, one step on everyone's coefficients, everyone's own target."""
 
-    def __init__(self, run: SimulatedRun, rho: float = 0.7, wrongly: str = "") -> None:
+    def __init__(self, run: Run, rho: float = 0.7, wrongly: str = "") -> None:
         super().__init__(run)
         self.table = torch.full((3, 3), 1 / 3)
         for number in range(1, run.config.rounds + 1):
@@ -255,7 +254,7 @@ class ByHand(Bench):
                 stream = self.stream("distil", k, number, 2)
                 descend(self.clients[k], x, soft(target, TEMPERATURE), stream)
 
-    def agrees(self, run: SimulatedRun) -> bool:
+    def agrees(self, run: Run) -> bool:
         same = all(close(state_of(run, index), model) for index, model in enumerate(self.clients))
         return same and close(server_state_of(run), self.server)
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 from tests.conftest import MakeRun
 from tests.methods.by_hand import no_scratch_models, said, state_of
+from tests.readers import dataset, whole_test
 
 from polyfed import learn
 from polyfed.methods.fedmd import FedMD
-from polyfed.runs.api import SimulatedRun as Run
+from polyfed.runs.rounds import Run
 
 
 def widths(path: Path, classes: str, make_run: MakeRun, **method: Any) -> Run:
@@ -26,13 +27,13 @@ def widths(path: Path, classes: str, make_run: MakeRun, **method: Any) -> Run:
 
 def test_there_is_an_output_for_each_class_of_both_sets(make_run: MakeRun, other_classes: Path) -> None:
     run = widths(other_classes, "auto", make_run)
-    public = run.federation.public
+    public = run.federation.holdings.public
     assert public is not None
-    assert run.federation.outputs == 30
+    assert run.federation.sizes["outputs"] == 30
     assert sorted(set(public.labels.tolist())) == list(range(10, 30))
-    assert sorted(set(run.federation.labels.tolist())) == list(range(10))
-    x = run.federation.holdings(0).train.inputs()
-    assert run.federation.own_model(0)(x).shape == (len(x), 30)
+    assert sorted(set(dataset(run.federation).need_labels().tolist())) == list(range(10))
+    x = run.federation.holdings.of(0).train.inputs()
+    assert run.federation.population.own_model(0)(x).shape == (len(x), 30)
 
 
 def test_classes_of_the_same_names_are_the_same(make_run: MakeRun, tmp_path: Path) -> None:
@@ -40,12 +41,12 @@ def test_classes_of_the_same_names_are_the_same(make_run: MakeRun, tmp_path: Pat
     np.savez(tmp_path / "same.npz", x=images, y=np.arange(50) % 10)
     for classes, outputs in (("auto", 10), ("same", 10), ("other", 20)):
         run = widths(tmp_path / "same.npz", classes, make_run)
-        assert run.federation.outputs == outputs
+        assert run.federation.sizes["outputs"] == outputs
 
 
 def test_only_as_many_outputs_as_are_trained_with_labels(make_run: MakeRun, other_classes: Path) -> None:
     """Without training on public labels nobody would ever learn what the public outputs mean."""
-    assert widths(other_classes, "auto", make_run, public_training=None).federation.outputs == 10
+    assert widths(other_classes, "auto", make_run, public_training=None).federation.sizes["outputs"] == 10
 
 
 @pytest.mark.parametrize(("outputs", "width"), [("all", 30), ("private", 10)])
@@ -63,7 +64,7 @@ def test_all_logits_travel_or_those_of_the_private_classes(
         distil=steps,
     )
     run.go()
-    assert run.federation.outputs == 30
+    assert run.federation.sizes["outputs"] == 30
     # 4 clients, 200 public rows, 4 bytes each
     assert run.ledger.total("up", "logits") == 4 * 200 * width * 4
     assert run.ledger.total("down", "logits") == 4 * 200 * width * 4
@@ -71,7 +72,7 @@ def test_all_logits_travel_or_those_of_the_private_classes(
 
 def test_private_outputs_are_the_first_ones_of_the_model(make_run: MakeRun, other_classes: Path) -> None:
     run = widths(other_classes, "auto", make_run, outputs="private")
-    me = run.federation.client(0, run.federation.own_model(0), no_scratch_models)
+    me = run.federation.population.client(0, run.federation.population.own_model(0), no_scratch_models)
     method = run.method
     assert isinstance(method, FedMD)
     rows = torch.arange(7)
@@ -101,8 +102,8 @@ def test_a_client_is_scored_among_all_outputs_or_the_private_ones(
     )
     run.go()
     assert run.last is not None
-    x, y = run.federation.whole_test.tensors()
-    model = run.federation.build("mlp-small")
+    x, y = whole_test(run.federation).tensors()
+    model = run.federation.population.build("mlp-small")
     right: dict[str, list[list[int]]] = {"all": [], "private": []}
     for index in range(4):
         learn.load_weights(model, state_of(run, index))
@@ -125,7 +126,7 @@ def test_coarse_classes_of_cifar100_stand_behind_cifar10s(make_run: MakeRun, rea
         },
         models={"names": ["cnn-small"]},
     )
-    assert run.federation.outputs == 30
-    assert run.federation.public is not None
-    assert sorted(set(run.federation.public.labels.tolist())) == list(range(10, 30))
-    assert sorted(set(run.federation.labels.tolist())) == list(range(10))
+    assert run.federation.sizes["outputs"] == 30
+    assert run.federation.holdings.public is not None
+    assert sorted(set(run.federation.holdings.public.labels.tolist())) == list(range(10, 30))
+    assert sorted(set(dataset(run.federation).need_labels().tolist())) == list(range(10))

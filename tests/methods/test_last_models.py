@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.conftest import MakeRun
 from tests.methods.by_hand import NO_PUBLIC, Averaged, Prepare, alike, averaging, mean_of, normed, plain
+from tests.readers import whole_test
 from torch import nn
 
 import polyfed
@@ -20,8 +21,8 @@ from polyfed.federation.nodes import Client
 from polyfed.federation.roster import Roster
 from polyfed.federation.shelf import Shelf
 from polyfed.methods import FedAvg, last_models
-from polyfed.runs.api import SimulatedRun as Run
 from polyfed.runs.config import read_config
+from polyfed.runs.rounds import Run
 from polyfed.testing import result_of
 
 CACHED = {"inactive": "cached"}
@@ -36,12 +37,14 @@ def served(run: Run, architecture: str = "plain") -> Weights:
 
 
 def samples(run: Run, client: int) -> int:
-    return len(run.federation.holdings(client).train)
+    return len(run.federation.holdings.of(client).train)
 
 
 def overall(run: Run, done: Averaged, unseen: str) -> Weights:
     """The mean over the last models of all three clients; or of those that were there."""
-    initial = {name: tensor.clone() for name, tensor in run.federation.build("plain").state_dict().items()}
+    initial = {
+        name: tensor.clone() for name, tensor in run.federation.population.build("plain").state_dict().items()
+    }
     slots = {client: done.last.get(client, initial) for client in range(3)}
     counted = [client for client in range(3) if client in done.last or unseen == "initial"]
     return mean_of([slots[client] for client in counted], [samples(run, client) for client in counted])
@@ -118,7 +121,7 @@ def test_the_overall_model_is_scored_and_written_and_the_active_one_trained(make
     model = polyfed.load_model(run.path, "mlp-small")
     assert alike(learn.weights_of(model), served(run, "mlp-small"), within=0)
     assert not alike(learn.weights_of(model), run.server.shared_weights()["mlp-small"], within=1e-4)
-    right = learn.score(model, *run.federation.whole_test.tensors())
+    right = learn.score(model, *whole_test(run.federation).tensors())
     assert run.last is not None
     assert {tuple(score["whole"]) for score in run.last["clients"].values()} == {tuple(right)}
 
@@ -275,7 +278,7 @@ def test_with_local_norms_they_stay_with_their_client(make_run: MakeRun) -> None
     method = {"name": "fedavg", **CACHED, "batch_norm": "local", "unseen": "left-out"}
     run = make_run(method, models={"names": ["cnn-small"]}, cohort={"count": 2}, rounds=4)
     run.go()
-    norms = learn.norm_entries(run.federation.build("cnn-small"))
+    norms = learn.norm_entries(run.federation.population.build("cnn-small"))
     slots = [run.server.shelf[name]["weights"] for name in run.server.shelf]
     counts = [
         run.federation.roster[run.federation.roster.names.index(name)].samples for name in run.server.shelf
@@ -332,4 +335,4 @@ def test_every_method_that_is_fedavg_with_another_loss_has_it(make_run: MakeRun,
 def test_normed_models_are_served_whole(federate: Prepare) -> None:
     run = federate([normed], server=False, data=NO_PUBLIC, method={"name": "fedavg", **CACHED})
     run.go()
-    assert served(run, "normed").keys() == run.federation.build("normed").state_dict().keys()
+    assert served(run, "normed").keys() == run.federation.population.build("normed").state_dict().keys()

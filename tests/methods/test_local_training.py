@@ -54,7 +54,7 @@ def test_rows_are_asked_about_once_unless_each_batch_is_another(make_run: MakeRu
     assert "failures" not in run.last
     for client, file in run.client_files().items():
         memory = decode(file.read_bytes())["memory"]
-        rows = len(run.federation.holdings(client).train)
+        rows = len(run.federation.holdings.of(client).train)
         assert sum(memory["batches"]) == 3 * rows
         assert memory["asked"] == (memory["batches"] if augment else [rows])
 

@@ -18,7 +18,7 @@ from polyfed.federation.message import Weights, decode, encode
 from polyfed.federation.nodes import Client
 from polyfed.methods import local_training
 from polyfed.methods.moon import MOONSettings, contrastive
-from polyfed.runs.api import SimulatedRun as Run
+from polyfed.runs.rounds import Run
 
 MU = 3.0
 
@@ -35,7 +35,7 @@ def by_hand(
 ) -> Weights:
     """The run's rounds; the last two are mistakes: away from the global model; the global model as the last one."""
     bench = Bench(run)
-    other = run.federation.build("plain")
+    other = run.federation.population.build("plain")
 
     def local_loss(client: int, _number: int, model: nn.Module, start: Weights, last: Weights | None) -> Loss:
         x, y = bench.own(client)

@@ -20,9 +20,9 @@ from polyfed.methods.cronus import Cronus
 from polyfed.methods.dsfl import DSFL
 from polyfed.methods.fedmd import FedMD
 from polyfed.methods.ktpfl import KTpFL
-from polyfed.runs.api import SimulatedRun as Run
 from polyfed.runs.checkpoint import read_lines
 from polyfed.runs.history import RunRecord
+from polyfed.runs.rounds import Run
 
 SHARE = {"public": {"source": "share", "share": 0.2}}
 QUICK: dict[str, Any] = {"public_training": None, "private_training": None, "distil": {"steps": 1}}
@@ -61,7 +61,9 @@ def test_a_client_sends_600_kb_a_round_whatever_its_model(
         evaluate={"every": 2},
     )
     run.go()
-    small, large = (sum(p.numel() for p in run.federation.own_model(index).parameters()) for index in (0, 1))
+    small, large = (
+        sum(p.numel() for p in run.federation.population.own_model(index).parameters()) for index in (0, 1)
+    )
     assert large > 10 * small
     for number in (1, 2):
         ledger = ledger_of(run, number)
@@ -79,8 +81,8 @@ def test_posteriors_travel_in_half_precision_too(make_run: MakeRun) -> None:
     half = {"posteriors": "half"}
     run = make_run({"name": "dsfl", "distil": STEP}, data=SHARE, rounds=1, wire={"up": half, "down": half})
     run.go()
-    assert run.federation.public is not None
-    rows = len(run.federation.public)
+    assert run.federation.holdings.public is not None
+    rows = len(run.federation.holdings.public)
     assert ledger_of(run, 1)["client-0", "up", "posteriors"] == rows * 10 * 2
     assert ledger_of(run, 1)["client-0", "down", "posteriors"] == rows * 10 * 2
     assert "failures" not in (run.last or {})  # rounding does not make them improbable
@@ -102,9 +104,9 @@ def rows_of(make_run: MakeRun, public_rows: int) -> tuple[list[list[int]], int]:
     settings = {**QUICK, "global": False, "public_rows": public_rows}
     run = make_run(Noted, settings=settings, data=SHARE)
     run.go()
-    assert run.federation.public is not None
+    assert run.federation.holdings.public is not None
     memory = decode(run.client_files()[0].read_bytes())["memory"]
-    return memory["rows"], len(run.federation.public)
+    return memory["rows"], len(run.federation.holdings.public)
 
 
 def test_rows_are_drawn_anew_each_round_without_repetition(make_run: MakeRun) -> None:
@@ -133,9 +135,9 @@ def test_methods_that_use_no_public_labels_keep_the_private_outputs(
     run = make_run(
         name, data={"limit": 200, "public": {"source": str(other_classes)}}, models={"server": "mlp-small"}
     )
-    assert run.federation.outputs == 10
-    assert run.federation.public is not None
-    assert run.federation.public.dataset.first_class == 10
+    assert run.federation.sizes["outputs"] == 10
+    assert run.federation.holdings.public is not None
+    assert run.federation.holdings.public.dataset.first_class == 10
 
 
 # -- answers of no use ---------------------------------------------------------------------------------------

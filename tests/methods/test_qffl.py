@@ -30,7 +30,7 @@ from polyfed.federation.method import client_step
 from polyfed.federation.nodes import Client
 from polyfed.methods import QFFL, FedAvg
 from polyfed.methods.qffl import QFFLSettings
-from polyfed.runs.api import SimulatedRun as Run
+from polyfed.runs.rounds import Run
 
 
 def by_hand(
@@ -38,7 +38,7 @@ def by_hand(
 ) -> Weights:
     """The run's rounds; the mistakes are: counting by samples, the loss of the trained model, a norm of each tensor."""
     bench = Bench(run)
-    model = run.federation.build("plain")
+    model = run.federation.population.build("plain")
     w = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for number in range(1, run.config.rounds + 1):
         deltas: dict[str, Tensor] = {name: torch.zeros_like(tensor) for name, tensor in w.items()}
@@ -135,7 +135,7 @@ def test_an_update_worked_out(make_run: MakeRun) -> None:
     w ← w − 9 / (18n + 50)
     """
     run = make_run(Worked, settings={"q": 2.0}, rounds=1, data={"clients": 2})
-    before = run.federation.build("mlp-small").state_dict()
+    before = run.federation.population.build("mlp-small").state_dict()
     run.go()
     n = sum(tensor.numel() for tensor in before.values())
     for name, tensor in weights(run).items():
@@ -177,7 +177,7 @@ def test_the_larger_q_the_more_a_client_with_a_large_loss_counts(make_run: MakeR
 
     for q in (0.0, 1.0, 3.0):
         run = make_run(Two, settings={"q": q}, rounds=1, data={"clients": 2})
-        before = run.federation.build("mlp-small").state_dict()["head.bias"]
+        before = run.federation.population.build("mlp-small").state_dict()["head.bias"]
         run.go()
         moved = before - weights(run)["head.bias"]
         assert (moved[1] / moved[0]).item() == pytest.approx(3.0**q, rel=1e-3)
@@ -188,7 +188,7 @@ def test_running_statistics_are_averaged_and_no_part_of_the_norm(federate: Prepa
     run = federate([normed], server=False, data=NO_PUBLIC, method=method)
     run.go()
     bench = Bench(run)
-    model = run.federation.build("normed")
+    model = run.federation.population.build("normed")
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     states, deltas, h = [], [], 0.0
     for client in range(3):

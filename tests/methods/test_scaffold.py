@@ -26,7 +26,7 @@ from polyfed import learn
 from polyfed.errors import MethodError
 from polyfed.federation.message import Weights, decode
 from polyfed.methods.scaffold import ScaffoldSettings
-from polyfed.runs.api import SimulatedRun as Run
+from polyfed.runs.rounds import Run
 
 
 def nothing(like: Weights) -> Weights:
@@ -59,7 +59,7 @@ def by_hand(
     gradients, clients that forget their c_i.
     """
     bench = Bench(run)
-    model = run.federation.build("plain")
+    model = run.federation.population.build("plain")
     w = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     c, own = nothing(w), dict[int, Weights]()
     held = [len(bench.own(client)[1]) for client in range(3)]
@@ -174,7 +174,7 @@ def test_statistics_of_batch_norm_are_averaged_and_have_no_control_variate(feder
     method = {"name": "scaffold", "weighting": "uniform", "server_lr": 0.5}
     run = federate([normed], server=False, data=NO_PUBLIC, method=method)
     run.go()
-    bench, model = Bench(run), run.federation.build("normed")
+    bench, model = Bench(run), run.federation.population.build("normed")
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     states = []
     for client in range(3):

@@ -10,6 +10,7 @@ import torch
 from tests.conftest import MakeRun
 from tests.methods.by_hand import BATCH, LR, NO_PUBLIC, Bench, Prepare, alike, descend, plain, towards
 from tests.methods.test_scaffold import nothing, steps_worth
+from tests.readers import whole_test
 from torch import nn
 
 import polyfed
@@ -19,7 +20,7 @@ from polyfed.federation.message import Weights, decode
 from polyfed.methods import FedAvg
 from polyfed.methods.spatl import SPATLSettings
 from polyfed.models import Network
-from polyfed.runs.api import SimulatedRun as Run
+from polyfed.runs.rounds import Run
 
 
 def two_parts() -> nn.Module:
@@ -51,7 +52,7 @@ def by_hand(
     The last three are mistakes: filters that were not sent are averaged in as zeros, one head for all, a c_i that also
     changes where the server is not told.
     """
-    bench, model = Bench(run), run.federation.build("two_parts")
+    bench, model = Bench(run), run.federation.population.build("two_parts")
     w = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     parameters = {name for name, _ in model.named_parameters()}
     heads, own = dict[int, Weights](), dict[int, Weights]()
@@ -152,7 +153,7 @@ def test_by_default_every_filter_is_sent_sooner_or_later(make_run: MakeRun) -> N
     moved = []
     for rank in ("change", "weights"):
         run = make_run({"name": "spatl", "keep": 0.25, "rank": rank}, rounds=6, name=f"by-{rank}")
-        first = learn.weights_of(run.federation.build("mlp-small"))
+        first = learn.weights_of(run.federation.population.build("mlp-small"))
         run.go()
         [now] = run.server.shared_weights().values()
         layer = next(name for name in now if name.startswith("body.") and now[name].dim() == 2)
@@ -193,7 +194,7 @@ def test_only_the_chosen_filters_leave_a_client(federate: Prepare, keep: float) 
 def test_a_client_is_scored_and_written_with_its_own_head(make_run: MakeRun) -> None:
     """One that never took part has the initial head on the shared encoder."""
     run = make_run("spatl", rounds=2, cohort={"count": 1}, name="heads")
-    first = learn.weights_of(run.federation.build("mlp-small"))
+    first = learn.weights_of(run.federation.population.build("mlp-small"))
     run.go()
     shared = run.server.memory["weights"]["mlp-small"]
     seen = run.client_files().keys()
@@ -204,7 +205,7 @@ def test_a_client_is_scored_and_written_with_its_own_head(make_run: MakeRun) -> 
         for name, tensor in learn.weights_of(model).items():
             assert torch.equal(tensor, head[name] if name.startswith("head.") else shared[name])
         assert run.last is not None
-        right = learn.score(model, *run.federation.whole_test.tensors())
+        right = learn.score(model, *whole_test(run.federation).tensors())
         assert run.last["clients"][f"client-{index}"]["whole"] == right
     one = next(iter(seen))
     assert not torch.equal(memory_of(run, one)["head"]["head.weight"], first["head.weight"])

@@ -112,11 +112,11 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A module in the current directory, which is not on the path."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    outside._referred.cache_clear()
+    plug_ins.named_function.cache_clear()
     (tmp_path / "models_of_mine.py").write_text(MINE)
     yield "models_of_mine"
     sys.modules.pop("models_of_mine", None)
-    outside._referred.cache_clear()
+    plug_ins.named_function.cache_clear()
 
 
 # -- plug-ins ------------------------------------------------------------------------------------------------

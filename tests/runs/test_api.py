@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.readers import whole_test
 from torch import Tensor, nn
 
 import polyfed
 from polyfed import learn
 from polyfed.errors import CheckpointError, ConfigError, ModelError, UserError
 from polyfed.runs.config import pick_device, read_config
-from polyfed.runs.setup import Simulation
+from polyfed.runs.setup import set_up
 from polyfed.testing import result_of
 
 Pair = tuple[Tensor, Tensor]
@@ -62,7 +63,7 @@ def test_own_models_and_data_in_five_lines(stripes: Pair, tmp_path: Path) -> Non
     assert done.summary["last"]["own"]["mean"] > 0.6
     assert set(done.summary["last"]["architectures"]) == {"small_net", "wide_net"}
     model = polyfed.load_model(done.path, "client-1", make=wide_net)
-    x, y = done.federation.whole_test.tensors()
+    x, y = whole_test(done.federation).tensors()
     right, total = learn.score(model, x, y)
     assert [right, total] == done.last["clients"]["client-1"]["whole"]  # type: ignore[index]
 
@@ -122,7 +123,7 @@ def test_clients_with_one_sample_one_class_or_less_than_a_batch_take_part(
         "models": {"names": [model]},
     }
     done = polyfed.run(config, out=tmp_path / "run", workers=1)
-    assert done.federation.clients == 4
+    assert len(done.federation.roster) == 4
     assert done.federation.roster[0].samples == 1
     assert "failures" not in (done.last or {})
     weights = polyfed.load_model(done.path, "owner-0").state_dict()
@@ -154,14 +155,14 @@ def test_budgets_give_each_client_the_largest_model_that_fits(small: dict[str, A
         "budgets": [{"parameters": 5_000}, {"parameters": 30_000}],
     }
     run = polyfed.prepare({**small, "method": "local", "models": models}, out=tmp_path / "run", workers=1)
-    assert [run.federation.architecture(index) for index in range(4)] == ["mlp-small", "mlp"] * 2
+    assert [run.federation.roster.architecture(index) for index in range(4)] == ["mlp-small", "mlp"] * 2
     run.close()
 
 
 def test_models_by_name_and_range(small: dict[str, Any], tmp_path: Path) -> None:
     models = {"names": ["mlp"], "clients": {"1-2": "mlp-small", "client-3": "cnn-small"}}
     run = polyfed.prepare({**small, "method": "local", "models": models}, out=tmp_path / "run", workers=1)
-    names = [run.federation.architecture(index) for index in range(4)]
+    names = [run.federation.roster.architecture(index) for index in range(4)]
     assert names == ["mlp", "mlp-small", "mlp-small", "cnn-small"]
     run.close()
 
@@ -171,15 +172,15 @@ def test_rotated_domains_share_one_split_of_the_images() -> None:
         "data": {"limit": 100, "partition": {"kind": "rotated", "angles": [0, 30, 60]}},
         "method": "local",
     }
-    federation = Simulation(read_config(config))
+    federation = set_up(read_config(config))
     origins = [
         {
-            part: set(getattr(federation.holdings(index), part).column("origin").tolist())
+            part: set(getattr(federation.holdings.of(index), part).column("origin").tolist())
             for part in ("train", "test")
         }
-        for index in range(federation.clients)
+        for index in range(len(federation.roster))
     ]
-    assert federation.clients == 3
+    assert len(federation.roster) == 3
     assert origins[0] == origins[1] == origins[2]
     assert not origins[0]["train"] & origins[1]["test"]
 
@@ -191,7 +192,7 @@ def test_runs_with_more_or_less_public_data_hold_out_the_same_images() -> None:
         source = {"source": "digits", "per_class": 100, "public": {"source": "share", "share": public / 1000}}
         shares = {"validation": 100 / (1000 - public), "test": 150 / (1000 - public)}
         config = {"data": {**source, **shares, "partition": {"kind": "rotated"}}, "method": "local"}
-        held = Simulation(read_config(config)).holdings(0)
+        held = set_up(read_config(config)).holdings.seen_by(0)
         assert held.public is not None
         parts = (held.train, held.validation, held.test, held.public)
         found.append([set(part.column("origin").tolist()) for part in parts])
@@ -216,8 +217,8 @@ def test_real_data_run_with_a_public_set_of_other_images(real_data: Path, tmp_pa
         "evaluate": {"test_rows": 500},
     }
     done = polyfed.run(config, out=tmp_path / "run", workers=2)
-    assert done.federation.public is not None
-    assert len(done.federation.public) == 100
+    assert done.federation.holdings.public is not None
+    assert len(done.federation.holdings.public) == 100
     assert done.summary["last"]["whole"]["mean"] > 0.15
 
 
@@ -231,7 +232,7 @@ def test_natural_clients_are_the_writers(real_data: Path, tmp_path: Path) -> Non
         "evaluate": {"clients": 5, "test_rows": 200},
     }
     done = polyfed.run(config, out=tmp_path / "run", workers=1)
-    assert done.federation.clients == 100
+    assert len(done.federation.roster) == 100
 
 
 def test_an_unknown_device_is_a_users_mistake() -> None:

@@ -21,9 +21,10 @@ from polyfed.runs.architectures import NAMED, REASONS
 from polyfed.runs.assignment import Assignment
 from polyfed.runs.config import read_config
 from polyfed.runs.contents import read_as
+from polyfed.runs.federation import Federation
 from polyfed.runs.history import RunRecord
 from polyfed.runs.manifest import read_manifest, seal
-from polyfed.runs.setup import Simulation
+from polyfed.runs.setup import Simulation, set_up
 
 # On digits mlp-small has 64·64 + 64 + 64·10 + 10 = 4,810 parameters, mlp 26,122.
 BUDGETS = [{"parameters": 5_000}, {"parameters": 1_500_000}, {}]
@@ -35,9 +36,9 @@ MIXED = {
 }
 
 
-def simulated(**models: Any) -> Simulation:
+def simulated(**models: Any) -> Federation:
     method = {"name": "fedavg", "within": "architecture"}
-    return Simulation(
+    return set_up(
         read_config({**SMALL, "data": {**SMALL["data"], "clients": 7}, "models": models, "method": method})
     )
 
@@ -92,6 +93,7 @@ def test_equal_budgets_are_one_group() -> None:
 
 def test_a_million_clients_are_a_few_megabytes_and_no_objects() -> None:
     federation = simulated(**MIXED)
+    assert isinstance(federation, Simulation)
     models = federation.models
     models.which, models.reasons = np.arange(1_000_000) % 2, np.zeros(1_000_000, dtype=np.int8)
     models.reasons[17] = REASONS.index(NAMED)

@@ -13,14 +13,15 @@ from polyfed import FederationFacts
 from polyfed.errors import MethodError
 from polyfed.federation import method as methods
 from polyfed.runs.config import read_config
-from polyfed.runs.setup import Simulation
+from polyfed.runs.federation import Federation
+from polyfed.runs.setup import set_up
 
 MIXED: dict[str, Any] = {"data": {"limit": 300, "clients": 4}, "models": {"names": ["mlp", "cnn-small"]}}
 
 
-def checked(content: dict[str, Any]) -> Simulation:
+def checked(content: dict[str, Any]) -> Federation:
     config = read_config(content)
-    return Simulation(config, method=Choosy(Choosy.Settings(), config.training))
+    return set_up(config, method=Choosy(Choosy.Settings(), config.training))
 
 
 class Choosy(polyfed.methods.Local):
@@ -41,9 +42,9 @@ def test_a_check_sees_the_federation() -> None:
     content["models"] = {"names": ["mlp", "cnn-small"], "server": "mlp-small"}
     made = checked(content)
     seen = Choosy.seen[-1]
-    assert made.public is not None
+    assert made.holdings.public is not None
     assert (seen.shape, seen.outputs, seen.classes) == ((1, 8, 8), 10, 10)
-    assert (seen.public, seen.server) == (len(made.public), "mlp-small")
+    assert (seen.public, seen.server) == (len(made.holdings.public), "mlp-small")
     assert [facts.architecture for facts in seen.roster] == ["mlp", "cnn-small", "mlp", "cnn-small"]
     assert [seen.feature_count(name) for name in seen.roster.architectures] == [128, 64]
     checked(MIXED)
@@ -105,7 +106,7 @@ def test_a_sweep_checks_every_run_before_the_first_one_starts(command: Command, 
 def test_a_sweep_checks_every_seed_too(command: Command, choosy: Path) -> None:
     """Another seed deals out other rows: here one that the method refuses."""
     content = {"data": {"limit": 200, "clients": 3}, "method": "local"}
-    samples = [Simulation(read_config({**content, "seed": seed})).roster[0].samples for seed in (0, 1)]
+    samples = [set_up(read_config({**content, "seed": seed})).roster[0].samples for seed in (0, 1)]
     assert samples[0] != samples[1]
     settings = ("--set", "method.least=2", "--set", f"method.never={samples[1]}")
     said = command("sweep", choosy, *settings, "--seeds", 2, "--out", "swept")

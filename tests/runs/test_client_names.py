@@ -14,11 +14,12 @@ import polyfed
 from polyfed.engines import Inline, Pool
 from polyfed.errors import ConfigError
 from polyfed.federation.engine import Engine
+from polyfed.federation.roster import why_not_a_name
 from polyfed.runs.checkpoint import RunDirectory, read_lines
 from polyfed.runs.client_names import safe_names
-from polyfed.runs.config import CLIENT_NAME, read_config
+from polyfed.runs.config import read_config
 from polyfed.runs.rounds import Run
-from polyfed.runs.setup import Simulation
+from polyfed.runs.setup import set_up
 from polyfed.testing import result_of
 
 
@@ -31,7 +32,7 @@ from polyfed.testing import result_of
         (["Saint Mary's", "a/b", "../evil", "art_painting"], ["Saint-Mary-s", "a-b", "evil", "art-painting"]),
         (["..", "", "/"], ["clinic", "clinic-2", "clinic-3"]),
         (["server", "Server.x"], ["clinic-server", "Server-x"]),
-        (["mlp", "ResNet20", "mine"], ["clinic-mlp", "clinic-ResNet20", "clinic-mine"]),
+        (["mlp", "ResNet20"], ["mlp", "ResNet20"]),  # a client may be called as a model is
         (["a b", "a-b", "a_b"], ["a-b-2", "a-b", "a-b-3"]),
         (["North", "north"], ["North", "north-2"]),
         (["a-b", "a b", "a-b-2"], ["a-b", "a-b-3", "a-b-2"]),
@@ -42,16 +43,15 @@ from polyfed.testing import result_of
 def test_words_become_names_that_are_safe_differ_and_stay_as_they_are_where_they_can(
     words: list[str], names: list[str]
 ) -> None:
-    models = ["mlp", "resnet20", "mine"]
-    assert safe_names(words, "clinic", models) == names
-    assert all(CLIENT_NAME.fullmatch(name) for name in names)
+    assert safe_names(words, "clinic") == names
+    assert all(why_not_a_name(name) is None for name in names)
     assert len({name.casefold() for name in names}) == len(names)
 
 
 def test_a_column_that_cannot_be_part_of_a_name_is_left_out_and_long_words_are_cut() -> None:
-    assert safe_names(["1"], "2nd", []) == ["client-1"]
-    assert safe_names(["1"], "writer_id", []) == ["writer-id-1"]
-    long = safe_names(["n" * 300, "n" * 301], "clinic", [])
+    assert safe_names(["1"], "2nd") == ["client-1"]
+    assert safe_names(["1"], "writer_id") == ["writer-id-1"]
+    long = safe_names(["n" * 300, "n" * 301], "clinic")
     assert [len(name) for name in long] == [60, 62]
 
 
@@ -78,7 +78,7 @@ def test_clients_of_a_natural_partition_are_called_by_their_words_everywhere(tmp
     found = []
     engines: list[Engine] = [Inline(), Pool(2)]
     for place, engine in enumerate(engines):
-        run = Run(Simulation(read_config(content)), engine, RunDirectory(tmp_path / str(place), new=True))
+        run = Run(set_up(read_config(content)), engine, RunDirectory(tmp_path / str(place), new=True))
         run.go()
         run.close()
         assert run.last is not None and list(run.last["clients"]) == names
@@ -94,32 +94,40 @@ def test_clients_of_a_natural_partition_are_called_by_their_words_everywhere(tmp
 def test_names_in_the_run_file_and_fewer_clients_than_values_come_first(tmp_path: Path) -> None:
     content = table(tmp_path / "t.csv", ["south", "north", "7"])
     given = {**content, "data": {**content["data"], "names": ["a", "b", "c"]}}
-    assert list(Simulation(read_config(given)).roster.names) == ["a", "b", "c"]
+    assert list(set_up(read_config(given)).roster.names) == ["a", "b", "c"]
     fewer = {**content, "data": {**content["data"], "clients": 2}}
-    assert list(Simulation(read_config(fewer)).roster.names) == ["client-0", "client-1"]
+    assert list(set_up(read_config(fewer)).roster.names) == ["client-0", "client-1"]
 
 
 def test_rotated_domains_keep_their_numbers() -> None:
     data = {"limit": 60, "partition": {"kind": "rotated", "angles": [0, 30]}}
-    assert list(Simulation(read_config({"method": "local", "data": data})).roster.names) == [
+    assert list(set_up(read_config({"method": "local", "data": data})).roster.names) == [
         "client-0",
         "client-1",
     ]
 
 
-def test_a_clinic_that_is_called_as_a_model_has_another_name(tmp_path: Path) -> None:
-    content = table(tmp_path / "t.csv", ["mlp", "server", "north"])
-    assert list(Simulation(read_config(content)).roster.names) == ["clinic-mlp", "north", "clinic-server"]
+@pytest.mark.parametrize("method", ["local", "fedavg"])
+def test_a_client_may_be_called_as_its_model_is(method: str, tmp_path: Path) -> None:
+    """Names are fixed before models are known: another model changes no client's random streams."""
+    content = {**table(tmp_path / "t.csv", ["mlp-small", "server", "north"]), "method": method}
+    names = ["mlp-small", "north", "clinic-server"]
+    done = polyfed.run(content, out=tmp_path / "run", workers=1)
+    assert list(done.federation.roster.names) == names
+    found = {file.stem for file in (done.path / "models").glob("*.safetensors")}
+    assert found == (set(names) if method == "local" else {"shared_mlp-small"})
+    for name in names:
+        assert len(polyfed.load_model(done.path, name).predict({"a": [0.1], "b": [0.2]})) == 1
 
 
 def test_models_are_given_to_natural_clients_by_name_or_number(tmp_path: Path) -> None:
     content = table(tmp_path / "t.csv", ["south", "north", "east"])
     content["models"] = {"names": ["mlp"], "clients": {"south": "mlp-small", 0: "mlp-small"}}
-    federation = Simulation(read_config(content))
-    assert [federation.architecture(index) for index in range(3)] == ["mlp-small", "mlp", "mlp-small"]
+    federation = set_up(read_config(content))
+    assert [federation.roster.architecture(index) for index in range(3)] == ["mlp-small", "mlp", "mlp-small"]
     content["models"] = {"clients": {"client-0": "mlp-small"}}
     with pytest.raises(ConfigError, match=r"'client-0' is not a client; write a name \(as east\)"):
-        Simulation(read_config(content))
+        set_up(read_config(content))
 
 
 def test_the_commands_show_names(command: Command, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_an_unknown_kind_of_partition_names_the_nearest_or_lists_them() -> None:
     )
     assert refusal({"data": {"partition": {"kind": "zzz"}}}) == (
         "data.partition.kind: unknown kind 'zzz',"
-        " known: dirichlet, iid, natural, pathological, quantity, rotated, shards"
+        " known: dirichlet, function, iid, natural, pathological, quantity, rotated, rows, shards"
     )
 
 
@@ -396,7 +396,7 @@ def test_floats_are_read_as_people_write_them(text: str) -> None:
 NEW_FILE = EXAMPLES / "new.yaml"
 
 
-@pytest.mark.parametrize("kind", sorted(set(PARTITIONS) - {"natural"}))
+@pytest.mark.parametrize("kind", sorted(set(PARTITIONS) - {"natural", "rows", "function"}))
 def test_another_kind_of_partition_drops_what_only_the_old_kind_has(kind: str) -> None:
     assert read_config(NEW_FILE, [f"data.partition.kind={kind}"]).data.partition.kind == kind
 
@@ -482,7 +482,7 @@ def list_keys(schema: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def test_every_list_of_the_schema_is_tried_here() -> None:
-    assert set(list_keys(RunConfig)) == set(LISTS)
+    assert set(list_keys(RunConfig)) == {*LISTS, "data.classes"}  # of which one alone is refused
     assert [key for method in registered().values() for key in list_keys(method.Settings)] == []
 
 
@@ -585,7 +585,17 @@ def test_the_template_mentions_every_key() -> None:
 
 def test_the_template_mentions_every_kind_of_partition() -> None:
     text = (EXAMPLES / "new.yaml").read_text()
-    for kind in ("iid", "dirichlet", "pathological", "shards", "quantity", "natural", "rotated"):
+    for kind in (
+        "iid",
+        "dirichlet",
+        "pathological",
+        "shards",
+        "quantity",
+        "natural",
+        "rotated",
+        "rows",
+        "function",
+    ):
         assert kind in text
 
 

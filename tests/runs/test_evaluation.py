@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from tests.conftest import MakeRun
+from tests.readers import whole_test
 from torch import Tensor, nn
 
 from polyfed import Client, Fleet, Method, MethodSettings, Server, client_step, learn
@@ -26,7 +27,7 @@ from polyfed.runs.api import load_model
 from polyfed.runs.checkpoint import RunDirectory, read_lines
 from polyfed.runs.failures import FAILURES_LOG
 from polyfed.runs.rounds import Run
-from polyfed.runs.setup import Simulation
+from polyfed.runs.setup import set_up
 from polyfed.testing import result_of
 
 ALL = {"metrics": "all"}
@@ -69,8 +70,8 @@ def test_metrics_are_those_of_the_clients_models(make_run: MakeRun, method: str)
     for index in range(4):
         model = load_model(run.path, f"client-{index}")
         found = last[f"client-{index}"]["metrics"]
-        assert found["whole"] == computed(model, run.federation.whole_test)
-        assert found["own"] == computed(model, run.federation.holdings(index).test)
+        assert found["whole"] == computed(model, whole_test(run.federation))
+        assert found["own"] == computed(model, run.federation.holdings.of(index).test)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "local", {"name": "fedavg", "batch_norm": "local"}])
@@ -157,7 +158,7 @@ def test_inline_pool_and_a_resumed_run_agree_to_the_bit(make_run: MakeRun, metho
     part = make_run(method, Inline(), **changes)
     part.go(lambda now: now.stop())
     part.close()
-    resumed = Run(Simulation(part.config), Pool(2), RunDirectory(part.path, new=False))
+    resumed = Run(set_up(part.config), Pool(2), RunDirectory(part.path, new=False))
     resumed.go()
     resumed.close()
     assert result_of(part.path) == result_of(whole.path)
@@ -169,7 +170,7 @@ def test_the_servers_model_has_metrics_too(make_run: MakeRun) -> None:
     run = make_run(method, evaluate=ALL, data=PUBLIC, models={"server": "mlp-small"}, rounds=1)
     run.go()
     model = load_model(run.path, "server")
-    expected = computed(model, run.federation.whole_test)
+    expected = computed(model, whole_test(run.federation))
     last = lines_of(run.path)[-1]
     assert last["server_metrics"]["global"] == expected
     assert run.summary["last"]["server_metrics"] == last["server_metrics"]
@@ -255,7 +256,7 @@ def test_answers_are_chosen_among_the_outputs_that_count(
     )
     run.go()
     last = lines_of(run.path)[-1]
-    expected = computed(load_model(run.path, "client-1"), run.federation.whole_test, classes)
+    expected = computed(load_model(run.path, "client-1"), whole_test(run.federation), classes)
     assert last["clients"]["client-1"]["metrics"]["whole"] == expected
     assert len(last["server_metrics"]["global"]["confusion"]) == classes
 
@@ -302,7 +303,7 @@ def test_a_last_round_in_which_nobody_can_be_scored_is_told_and_can_be_done_agai
     assert "not to be looked at" in (run.path / FAILURES_LOG).read_text()
     assert not (run.path / "summary.json").exists()
     run.close()
-    mended = Simulation(run.config, method=Shy(ShySettings(), run.config.training))
+    mended = set_up(run.config, method=Shy(ShySettings(), run.config.training))
     again = Run(mended, Inline(), RunDirectory(run.path, new=False))
     again.go()
     again.close()

@@ -39,7 +39,7 @@ def test_they_are_of_each_clients_own_fifth_which_it_does_not_train_on(make_run:
     assert run.last is not None
     model = polyfed.load_model(run.path, "mlp-small")
     for client in range(4):
-        held = run.federation.holdings(client)
+        held = run.federation.holdings.of(client)
         rows = len(held.train) + len(held.test)
         assert len(held.test) == pytest.approx(rows / 5, abs=1)
         assert run.last["clients"][f"client-{client}"]["own"] == learn.score(model, *held.test.tensors())

@@ -15,7 +15,8 @@ from polyfed import Client, Fields, Fleet, Method, Need, Server, client_step, le
 from polyfed.errors import MethodError
 from polyfed.models import Network, feature_count
 from polyfed.runs.config import read_config
-from polyfed.runs.setup import Simulation
+from polyfed.runs.federation import Federation
+from polyfed.runs.setup import set_up
 from polyfed.testing import result_of
 
 MIXED: dict[str, Any] = {"data": {"limit": 300, "clients": 4}, "models": {"names": ["mlp", "cnn-small"]}}
@@ -51,9 +52,9 @@ def featureless() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 10, 8), nn.Flatten())
 
 
-def federation(content: dict[str, Any], own: Any = None, kind: type[Method] = Sharing) -> Simulation:
+def federation(content: dict[str, Any], own: Any = None, kind: type[Method] = Sharing) -> Federation:
     config = read_config(content)
-    return Simulation(config, given_models=own, method=kind(kind.Settings(), config.training))
+    return set_up(config, models=own, method=kind(kind.Settings(), config.training))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,9 @@ def test_a_model_without_features_is_refused_where_they_are_needed() -> None:
 
 def test_with_one_size_for_all_the_need_is_met_and_the_size_is_known() -> None:
     made = federation({**MIXED, "models": {"names": ["mlp", "cnn-small"], "features": 24}})
-    assert {name: feature_count(made.build(name), (1, 8, 8)) for name in made.architectures} == {
+    assert {
+        name: feature_count(made.population.build(name), (1, 8, 8)) for name in made.roster.architectures
+    } == {
         "mlp": 24,
         "cnn-small": 24,
     }
@@ -158,10 +161,10 @@ def test_budgets_count_the_projection() -> None:
             },
         }
         made = federation(content, kind=polyfed.methods.Local)
-        assert made.architectures == (chosen,)
+        assert made.roster.architectures == (chosen,)
     # 64-128-128-500-10: 26,138 - 1,290 + 64,500 + 5,010 = 94,358 fit into 100,000 and not into 94,000
     content["models"]["budgets"] = [{"parameters": 94_000}]
-    assert federation(content, kind=polyfed.methods.Local).architectures == ("mlp-small",)
+    assert federation(content, kind=polyfed.methods.Local).roster.architectures == ("mlp-small",)
 
 
 def test_models_are_listed_with_their_features(command: Command) -> None:

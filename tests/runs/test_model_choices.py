@@ -13,9 +13,10 @@ from torch import nn
 
 import polyfed
 from polyfed.errors import PolyfedError
-from polyfed.runs.api import SimulatedRun as Run
 from polyfed.runs.config import read_config
-from polyfed.runs.setup import Simulation
+from polyfed.runs.federation import Federation
+from polyfed.runs.rounds import Run
+from polyfed.runs.setup import set_up
 from polyfed.testing import result_of
 from polyfed.yaml_files import read_yaml
 
@@ -27,9 +28,9 @@ def config_for(models: dict[str, Any], clients: int = 4, **changes: Any) -> dict
     return {**SMALL, "data": data, "method": "fedorion", "models": models, **changes}
 
 
-def simulated(models: dict[str, Any], clients: int = 4, given: Any = None, **changes: Any) -> Simulation:
+def simulated(models: dict[str, Any], clients: int = 4, given: Any = None, **changes: Any) -> Federation:
     makers = {maker.__name__: maker for maker in given or ()}
-    return Simulation(read_config(config_for(models, clients, **changes)), given_models=makers)
+    return set_up(read_config(config_for(models, clients, **changes)), models=makers)
 
 
 def prepared(path: Path, models: dict[str, Any]) -> Run:
@@ -37,7 +38,7 @@ def prepared(path: Path, models: dict[str, Any]) -> Run:
     return polyfed.prepare(config, models=[larger, smaller], out=path, workers=1)
 
 
-def who(federation: Simulation) -> list[str]:
+def who(federation: Federation) -> list[str]:
     return [facts.architecture for facts in federation.roster]
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.readers import dataset
 
 import polyfed
 from polyfed.data import noise
 from polyfed.runs.config import read_config
-from polyfed.runs.setup import Simulation
+from polyfed.runs.setup import set_up
 from polyfed.testing import result_of
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -36,7 +37,7 @@ def test_a_run_on_noise_is_resumed_elsewhere_to_the_same_bits(
 ) -> None:
     content = config(small, method, kind)
     whole = polyfed.run(content, out=tmp_path / "whole", workers=2)
-    assert whole.federation.public is not None and len(whole.federation.public) == 40
+    assert whole.federation.holdings.public is not None and len(whole.federation.holdings.public) == 40
     stopped = polyfed.prepare(content, out=tmp_path / "stopped", workers=1)
     stopped.go(lambda now: now.stop())
     stopped.close()
@@ -49,7 +50,7 @@ def test_a_run_on_noise_is_resumed_elsewhere_to_the_same_bits(
 
 def test_a_server_draws_noise_for_a_round_as_the_data_are_normalised(small: dict[str, Any]) -> None:
     """What a method's round does that needs no public set: one stream by name, other noise in every round."""
-    federation = Simulation(read_config(small))
+    federation = set_up(read_config(small))
     server = federation.server()
     server.round = 1
     once, again = (
@@ -58,7 +59,7 @@ def test_a_server_draws_noise_for_a_round_as_the_data_are_normalised(small: dict
     server.round = 2
     later = noise.draw("dead-leaves", 4, server.shape, server.rng("noise"), server.limits)
     assert torch.equal(once, again) and not torch.equal(once, later)
-    x = federation.dataset.rows().inputs()  # digits have black and white pixels
+    x = dataset(federation).rows().inputs()  # digits have black and white pixels
     assert once.min() >= x.min() and once.max() <= x.max()
     assert server.limits is not None
     assert [side[0] for side in server.limits] == pytest.approx([x.min().item(), x.max().item()])

@@ -61,14 +61,17 @@ def test_a_run_is_not_resumed_with_another_public_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("there", "here", "words"),
     [
-        ("a test=b public=c", "a test=b public=c", ""),
-        ("a test=None public=c", "a test=b public=c", "test"),
-        ("a test=b public=c", "x test=y public=z", "training and test and public"),
-        ("a test=b", "a test=b public=c", "all"),
-        ("", "a test=b public=c", "all"),
+        ({"a": "1", "b": "2"}, {"b": "2", "a": "1"}, ""),
+        ({"training": "1", "test": "2"}, {"training": "1", "test": "3"}, "test"),
+        ({"north": "1", "south": "2"}, {"north": "3", "south": "4"}, "north and south"),
+        ({"north": "1"}, {"north": "1", "west": "2"}, "west"),
+        ({"north": "1", "west": "2"}, {"north": "1"}, "west"),
+        ({str(n): "" for n in range(20)}, {}, " and ".join([*map(str, range(8)), "12 more"])),
     ],
 )
-def test_fingerprints_say_which_data_are_others(there: str, here: str, words: str) -> None:
+def test_fingerprints_say_which_data_are_others(
+    there: dict[str, str], here: dict[str, str], words: str
+) -> None:
     assert other_data(there, here) == words
 
 

@@ -12,6 +12,7 @@ import yaml
 from tests.conftest import Command
 
 import polyfed
+from polyfed import plug_ins
 from polyfed.models import outside
 from polyfed.testing import result_of
 
@@ -47,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(outside, "_factories", {})
-    outside._referred.cache_clear()
+    plug_ins.named_function.cache_clear()
     (tmp_path / "my_own_models.py").write_text(MODELS)
     installed = tmp_path / "installed"
     information = installed / "models_plug_in_run-1.0.dist-info"
@@ -57,7 +58,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (information / "entry_points.txt").write_text("[polyfed.models]\nPlugged = models_plug_in_run:plug_in\n")
     sys.path.insert(0, str(installed))
     yield tmp_path
-    outside._referred.cache_clear()
+    plug_ins.named_function.cache_clear()
     for name in ("my_own_models", "models_plug_in_run"):
         sys.modules.pop(name, None)
 
@@ -88,7 +89,7 @@ def test_a_run_file_names_models_and_they_are_resumed_and_loaded_by_themselves(
 
 def test_clients_of_one_function_start_differently(folder: Path) -> None:
     run = polyfed.prepare(write(folder, "local", "my_own_models:small_net"), out="run", workers=1)
-    first, second = (next(run.federation.own_model(index).parameters()) for index in range(2))
+    first, second = (next(run.federation.population.own_model(index).parameters()) for index in range(2))
     assert not torch.equal(first, second)
     run.close()
 
@@ -98,7 +99,7 @@ def test_shared_models_have_safe_file_names(folder: Path, command: Command) -> N
     assert command("run", file, "--out", "run", "--workers", 1).code == 0
     assert sorted(path.name for path in Path("run/models").iterdir()) == [
         "clients.json",
-        "my_own_models+small_net.safetensors",
+        "shared_my_own_models+small_net.safetensors",
     ]
     trust = "my_own_models"
     by_client = polyfed.load_model("run", "client-2", trust=trust).state_dict()

@@ -46,7 +46,7 @@ def test_the_decision_is_followed_and_written_down(
 ) -> None:
     decide(monkeypatch, last=True, stack=False)
     run = polyfed.prepare(BASE, models={"net": given}, rounds=1, out=tmp_path / "run", workers=1)
-    model = run.federation.build("net")
+    model = run.federation.population.build("net")
     assert memory_format(model) is torch.channels_last
     assert model[0].weight.is_contiguous(memory_format=torch.channels_last)  # type: ignore[index]
     run.go()
@@ -125,7 +125,7 @@ def test_clients_whose_function_builds_a_known_model_start_differently_and_repro
         run = polyfed.prepare(
             BASE, method="local", models={"net": narrow}, rounds=1, out=tmp_path / name, workers=1
         )
-        found.append([models_weights(run.federation.own_model(index)) for index in range(2)])
+        found.append([models_weights(run.federation.population.own_model(index)) for index in range(2)])
         run.close()
     assert not torch.equal(found[0][0], found[0][1])
     assert all(torch.equal(one, again) for one, again in zip(*found, strict=True))
@@ -162,7 +162,7 @@ def test_lazy_clients_start_differently_and_copies_of_a_lazy_module_alike(tmp_pa
         run = polyfed.prepare(
             BASE, models={"net": given}, method="local", rounds=1, out=tmp_path / str(alike)
         )
-        first, second = (run.federation.own_model(index)[-1].weight for index in (0, 1))  # type: ignore[index]
+        first, second = (run.federation.population.own_model(index)[-1].weight for index in (0, 1))  # type: ignore[index]
         assert torch.equal(first, second) is alike
         run.close()
 
@@ -212,7 +212,7 @@ def test_own_models_are_told_apart_by_name_when_a_run_is_resumed(
         BASE, method="local", models=[small, wide], rounds=2, out=tmp_path / "whole", workers=1
     )
     done = polyfed.resume(stopped_run(tmp_path / "part"), models=again, workers=1)
-    assert [done.federation.architecture(index) for index in range(4)] == ["small", "wide"] * 2
+    assert [done.federation.roster.architecture(index) for index in range(4)] == ["small", "wide"] * 2
     assert result_of(done.path) == result_of(whole.path)
 
 

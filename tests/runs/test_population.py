@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import polyfed
-from polyfed.runs.federated_data import FederatedData
+from polyfed.runs.cut_data import CutData
 
 CLIENTS = 10_000
 
@@ -41,13 +41,13 @@ def test_ten_thousand_clients_touch_only_the_cohort(
     test_split: bool,
 ) -> None:
     seen: set[int] = set()
-    split = FederatedData.split
+    split = CutData.split
 
-    def counted(self: FederatedData, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def counted(self: CutData, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         seen.add(index)
         return split(self, index)
 
-    monkeypatch.setattr(FederatedData, "split", counted)
+    monkeypatch.setattr(CutData, "split", counted)
     config = {
         "method": method,
         "rounds": 3,

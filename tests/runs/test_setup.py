@@ -23,7 +23,7 @@ from polyfed.runs import config as config_module
 from polyfed.runs.checkpoint import read_lines
 from polyfed.runs.config import read_config
 from polyfed.runs.federation import cohorts_of
-from polyfed.runs.setup import Simulation
+from polyfed.runs.setup import set_up
 from polyfed.testing import result_of
 
 NAMES = ["north", "south", "east", "west"]
@@ -43,7 +43,7 @@ def test_settings_that_are_written_out_are_read_back_as_they_were(name: str) -> 
 def test_a_run_directory_holds_every_setting_of_the_method_whatever_later_defaults_are() -> None:
     """Else a run that is resumed by another version could go on with other settings, and nobody would know."""
     config = read_config({"method": {"name": "fedkf", "flavour": "authors", "gamma": 0.5}})
-    resolved = Simulation(config).config
+    resolved = set_up(config).config
     assert resolved.method.settings.keys() == registered()["fedkf"].Settings.model_fields.keys()
     assert (resolved.method.settings["gamma"], resolved.method.settings["unseen"]) == (0.5, "left-out")
     assert read_config(resolved.as_file()).method_settings() == config.method_settings()
@@ -90,7 +90,9 @@ def test_a_name_is_what_a_clients_random_streams_are_called_by(make_run: MakeRun
         make_run("local", data={"names": names}).federation
         for names in (["north", "south", "east", "west"], ["west", "south", "east", "north"])
     )
-    weights = [model.state_dict() for model in (one.own_model(0), other.own_model(3), other.own_model(0))]
+    makers = (one.population.own_model, other.population.own_model)
+    made = (makers[0](0), makers[1](3), makers[1](0))
+    weights = [model.state_dict() for model in made]
     assert all(bool((weights[0][key] == weights[1][key]).all()) for key in weights[0])
     assert any(bool((weights[0][key] != weights[2][key]).any()) for key in weights[0])
 
@@ -126,13 +128,13 @@ def test_failures_are_told_by_name(make_run: MakeRun) -> None:
 def test_models_are_given_to_clients_by_name_number_and_range(make_run: MakeRun) -> None:
     models = {"names": ["mlp"], "clients": {"north": "cnn-small", "2-3": "mlp-small", "west": "cnn-small"}}
     run = make_run("local", data={"names": NAMES}, models=models)
-    found = [run.federation.architecture(index) for index in range(4)]
+    found = [run.federation.roster.architecture(index) for index in range(4)]
     assert found == ["cnn-small", "mlp", "mlp-small", "cnn-small"]
 
 
 def test_names_say_how_many_clients_there_are() -> None:
     content = {"data": {"limit": 300, "names": ["a", "b", "c"]}}
-    assert Simulation(read_config(content)).clients == 3
+    assert len(set_up(read_config(content)).roster) == 3
 
 
 @pytest.mark.parametrize(
@@ -155,12 +157,10 @@ def test_names_that_cannot_be_used_are_refused_in_one_line(data: dict[str, Any],
     assert "\n" not in str(refused.value)
 
 
-def test_names_that_do_not_fit_the_partition_or_the_models_are_refused() -> None:
+def test_names_that_do_not_fit_the_partition_are_refused() -> None:
     rotated = {"limit": 100, "names": ["a", "b"], "partition": {"kind": "rotated", "angles": [0, 30, 60]}}
     with pytest.raises(ConfigError, match=r"data\.names: 2 names for 3 clients"):
-        Simulation(read_config({"data": rotated, "method": "local"}))
-    with pytest.raises(ConfigError, match=r"data\.names: 'mlp' is also the name of a model"):
-        Simulation(read_config({"data": {"limit": 100, "names": ["a", "mlp"]}}))
+        set_up(read_config({"data": rotated, "method": "local"}))
 
 
 def test_a_key_of_models_clients_that_is_not_a_client_is_refused(make_run: MakeRun) -> None:
@@ -283,7 +283,7 @@ def test_a_need_that_is_not_met_says_what_to_set(method: Any, changes: dict[str,
     public = {"source": "share", "share": 0.2, **{key: changes[key] for key in changes if key != "models"}}
     content = {"method": method, "data": {"limit": 200, "public": public}}
     with pytest.raises(MethodError) as refused:
-        Simulation(read_config({**content, "models": changes.get("models", {})}))
+        set_up(read_config({**content, "models": changes.get("models", {})}))
     assert str(refused.value) == message
 
 
@@ -309,7 +309,7 @@ def test_a_method_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
         make(self, *args)
 
     monkeypatch.setattr(FedAvg, "__init__", counted)
-    made = Simulation(read_config({"method": "fedavg", "data": {"limit": 200}}))
+    made = set_up(read_config({"method": "fedavg", "data": {"limit": 200}}))
     assert built == [made.method]
     with pytest.raises(ConfigError, match=r"method\.withn: unknown key, did you mean 'within'"):
         read_config({"method": {"name": "fedavg", "withn": "all"}})
@@ -336,8 +336,8 @@ def test_budgets_are_made_once_each_however_many_clients(monkeypatch: pytest.Mon
         "method": "local",
         "cohort": {"dropout": 0.25, "dropout_by": "budget"},
     }
-    simulation = Simulation(read_config(content), crowd)
-    assert [simulation.architecture(index) for index in (0, 1, 998, 999)] == ["mlp", "mlp-small"] * 2
+    simulation = set_up(read_config(content), crowd)
+    assert [simulation.roster.architecture(index) for index in (0, 1, 998, 999)] == ["mlp", "mlp-small"] * 2
     assert cohorts_of(simulation.config, 1000).weak == frozenset(range(1, 500, 2))
     assert len(made) <= 3 * len(models["budgets"])
 

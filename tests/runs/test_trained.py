@@ -16,6 +16,7 @@ import yaml
 from numpy.typing import NDArray
 from PIL import Image
 from tests.conftest import Command
+from tests.readers import dataset
 from torch import nn
 
 import polyfed
@@ -309,7 +310,7 @@ def test_images_in_a_parquet_table_are_predicted(photographs: Path, tmp_path: Pa
 
 def test_digits_given_as_arrays_are_predicted_as_by_hand(small: dict[str, Any], tmp_path: Path) -> None:
     done = polyfed.run(small, method="local", out=tmp_path / "run", workers=1)
-    data = done.federation.dataset
+    data = dataset(done.federation)
     model = polyfed.load_model(done.path, "client-2")
     x = (data.inputs[:20, ..., 0] / 255 - data.mean[0]) / data.std[0]
     with torch.no_grad():
@@ -365,7 +366,7 @@ def test_the_servers_model_predicts_too_and_only_private_classes_are_answers(tmp
     said = json.loads((done.path / DESCRIPTION).read_text())
     assert said["classes"] == [str(number) for number in range(10)]
     assert said["outputs"] == [*said["classes"], "0", "1", "2", "3"]
-    rows = done.federation.dataset.inputs[:30]
+    rows = dataset(done.federation).inputs[:30]
     for name in ("client-1", "server"):
         model = polyfed.load_model(done.path, name)
         found = model.predict(rows)
@@ -412,7 +413,7 @@ def test_own_models_predict_once_they_are_made_and_the_command_line_says_so(
 ) -> None:
     del small["models"]
     done = polyfed.run(small, models={"mine": linear}, out=tmp_path / "run", workers=1)
-    rows = done.federation.dataset.inputs[:3]
+    rows = dataset(done.federation).inputs[:3]
     model = polyfed.load_model(done.path, "client-0", make=linear)
     assert len(model.predict(rows)) == 3
     np.savez(tmp_path / "new.npz", x=rows)
@@ -458,8 +459,10 @@ def test_a_run_directory_says_what_its_data_are(clinics: Path) -> None:
     said = json.loads((clinics / DESCRIPTION).read_text())
     known = patients(300, 0)
     means = [float(np.mean(known[name].astype(np.float32), dtype=np.float64)) for name in TRAINED_ON]
-    assert said.pop("mean") == pytest.approx(means)
-    assert len(said.pop("std")) == 3
+    mean, std = said.pop("constants")
+    assert mean == pytest.approx(means)
+    assert len(std) == 3
+    assert list(said.pop("fingerprints")) == ["training", "test", "public"]
     assert said == {
         "clients": ["north", "south"],
         "partition_column": "clinic",
@@ -470,6 +473,7 @@ def test_a_run_directory_says_what_its_data_are(clinics: Path) -> None:
         "classes": ["healthy", "ill"],
         "label": "outcome",
         "image": None,
+        "whole_test": "clients",
     }
 
 

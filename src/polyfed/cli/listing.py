@@ -15,7 +15,7 @@ from polyfed.report.details import data_details, method_details, model_details, 
 from polyfed.report.selection import Wishes, select, selection_tables
 from polyfed.report.tables import data_table, method_summaries, methods_table, models_table, partition_table
 from polyfed.runs.config import read_config
-from polyfed.runs.setup import Simulation
+from polyfed.runs.setup import set_up
 
 FIGURES = (".png", ".jpg", ".pdf", ".svg")
 WIDE = 120  # columns from which on there is room for long cells
@@ -92,16 +92,16 @@ def _partition_of(file: Path, overrides: Sequence[str], figure: Path, trust: Seq
     if figure.exists():
         check_regular(figure)
     config = read_config(file, overrides)
-    check_trusted(config.models.all_names(), [*trust, *named_on_the_command_line(overrides)], file)
-    federation = Simulation(config)
-    classes = federation.dataset.classes
-    counts = federation.partition.class_counts(federation.labels, len(classes))
-    models = [federation.architecture(index) for index in range(federation.clients)]
-    names = list(federation.roster.names)
+    check_trusted(config.code_names(), [*trust, *named_on_the_command_line(overrides)], file)
+    federation = set_up(config)
+    roster, held = federation.roster, federation.holdings
+    classes, counts = held.agreement.classes, held.class_counts()
+    models = [facts.architecture for facts in roster]
+    names = list(roster.names)
     console.print(partition_table(counts, classes, models, names))
     # Imported only where something is drawn: matplotlib takes half a second of every launch.
     from polyfed.report.figures import bubble_chart  # noqa: PLC0415
 
-    title = f"{federation.dataset.name}: {federation.clients} clients"
-    bubble_chart(counts, classes, figure, title, federation.roster.names.given)
+    title = held.title if config.data.is_brought else f"{held.title}: {len(roster)} clients"
+    bubble_chart(counts, classes, figure, title, roster.names.given)
     console.print(f"wrote {figure}", soft_wrap=True)

@@ -15,9 +15,17 @@ from polyfed.runs import api
 from polyfed.runs.trained import Predictions, form_of, predict
 
 
-def predict_rows(directory: Path, source: Path, client: str, out: Path | None, trust: Sequence[str]) -> None:
+def predict_rows(
+    directory: Path,
+    source: Path,
+    client: str,
+    out: Path | None,
+    trust: Sequence[str],
+    as_client: str | None = None,
+) -> None:
     """Write what a client's model says of new data as CSV, and how often it is right where the data say so."""
-    form = form_of(directory)  # before the model: it says what is wrong with a folder that is no run
+    # Before the model: it says what is wrong with a folder that is no run.
+    form = form_of(directory, client, as_client)
     try:
         model = api.load_model(directory, client, trust=trust)
     except api.OwnModelError as error:

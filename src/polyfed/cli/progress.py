@@ -150,7 +150,7 @@ def stopping_after_the_round(run: Run) -> Iterator[None]:
         # Straight to the terminal: rich may be in the middle of something when the signal comes.
         words = (
             f"\nfinishing round {run.round + 1}, then saving; Ctrl-C again stops at once"
-            f" (then `polyfed resume {run.path}{run.config.models.to_trust}` goes on from the last checkpoint)\n"
+            f" (then `polyfed resume {run.path}{run.config.to_trust}` goes on from the last checkpoint)\n"
         )
         os.write(STDERR, visible(words).encode())
         run.stop()

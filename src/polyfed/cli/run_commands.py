@@ -70,6 +70,15 @@ def predict(
         ),
     ],
     client: Annotated[str, typer.Option(help="Whose model: a client's name, or server.")],
+    as_client: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--as",
+            metavar="CLIENT",
+            help="As whose rows new ones are normalised: for the server's model, where each client normalises by its "
+            "own statistics.",
+        ),
+    ] = None,
     out: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(help="The CSV file to write; printed by default."),
@@ -84,10 +93,11 @@ def predict(
 
     \b
     polyfed predict polyfed-runs/run --client north new.csv --out predictions.csv
+    polyfed predict polyfed-runs/run --client server --as north new.csv
     """
     from polyfed.cli import predicting
 
-    predicting.predict_rows(directory, source, client, out, trust or ())
+    predicting.predict_rows(directory, source, client, out, trust or (), as_client)
 
 
 def samples(

@@ -154,7 +154,7 @@ def go(ready: Run) -> None:
         ready.close()
     if not ready.finished:
         say(
-            f"saved after round {ready.round}; go on with: polyfed resume {ready.path}{ready.config.models.to_trust}"
+            f"saved after round {ready.round}; go on with: polyfed resume {ready.path}{ready.config.to_trust}"
         )
         raise typer.Exit(130)
 

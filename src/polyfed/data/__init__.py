@@ -1,30 +1,40 @@
 """Data: sources, what clients hold of them, public sets, augmentation."""
 
 from polyfed.data import augment, noise
+from polyfed.data.agreement import Agreement, agree, agreement_of, template
 from polyfed.data.dataset import DataSet, Limits, Rows
 from polyfed.data.facts import SetFacts, about
+from polyfed.data.holding import Holding, put_together
 from polyfed.data.named import whereabouts
 from polyfed.data.new_rows import InputForm, read_new_rows
+from polyfed.data.normalisation import Constants, moments, no_normalisation, pooled
 from polyfed.data.partition import (
     PARTITIONS,
     Dirichlet,
+    Function,
+    Listed,
     Natural,
     PartitionSettings,
     Rotated,
     make_partition,
     prepare,
 )
-from polyfed.data.public import PublicSettings, make_public
-from polyfed.data.sources import has_split, known_sets, load
+from polyfed.data.public import PublicSettings, adapt, make_public, share_of
+from polyfed.data.sources import has_split, known_sets, load, table_columns
 from polyfed.data.splits import split_client, split_sizes
 from polyfed.data.storage import check_cache, verify
 
 __all__ = [
     "PARTITIONS",
+    "Agreement",
+    "Constants",
     "DataSet",
     "Dirichlet",
+    "Function",
+    "Holding",
     "InputForm",
     "Limits",
+    "Listed",
     "Natural",
     "PartitionSettings",
     "PublicSettings",
@@ -32,6 +42,9 @@ __all__ = [
     "Rows",
     "SetFacts",
     "about",
+    "adapt",
+    "agree",
+    "agreement_of",
     "augment",
     "check_cache",
     "has_split",
@@ -39,11 +52,18 @@ __all__ = [
     "load",
     "make_partition",
     "make_public",
+    "moments",
+    "no_normalisation",
     "noise",
+    "pooled",
     "prepare",
+    "put_together",
     "read_new_rows",
+    "share_of",
     "split_client",
     "split_sizes",
+    "table_columns",
+    "template",
     "verify",
     "whereabouts",
 ]

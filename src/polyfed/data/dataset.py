@@ -8,6 +8,7 @@ rows every round costs a look-up. Whoever asks gets a tensor of their own (see `
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -100,6 +101,11 @@ class DataSet:
             raise DataError(f"data set '{self.name}' has no labels, and they are needed here")
         return self.labels
 
+    def need_classes(self) -> tuple[str, ...]:
+        """The words for the classes, or an error for a set without labels."""
+        self.need_labels()
+        return self.classes
+
     def rows(self, index: npt.ArrayLike | None = None) -> Rows:
         """The given rows of this set, or all of them."""
         return Rows(self, np.arange(len(self)) if index is None else np.asarray(index))
@@ -107,6 +113,38 @@ class DataSet:
     def without_labels(self) -> Self:
         """The same set with its labels hidden."""
         return replace(self, labels=None, fingerprint=f"{self.fingerprint}-unlabelled")
+
+    def seen_as(
+        self,
+        *,
+        classes: tuple[str, ...] | None = None,
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
+    ) -> Self:
+        """The same rows with other class numbers (by the classes' words) and other normalisation constants.
+
+        A word of this set's that `classes` does not have is an error if a row has it.
+        """
+        classes = self.classes if classes is None else classes
+        mean, std = (self.mean if mean is None else mean), (self.std if std is None else std)
+        if (classes, mean, std) == (self.classes, self.mean, self.std):
+            return self
+        text = json.dumps([self.fingerprint, classes, mean, std])
+        key = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        labels = self.labels if classes == self.classes else self._numbered(classes)
+        return replace(self, labels=labels, classes=classes, mean=mean, std=std, fingerprint=key)
+
+    def _numbered(self, classes: Sequence[str]) -> Ints | None:
+        """The labels as places in a list of class words."""
+        if self.labels is None:
+            return None
+        places = {word: place for place, word in enumerate(classes)}
+        numbers = np.array([places.get(word, -1) for word in self.classes], dtype=np.int64)
+        labels = numbers[np.asarray(self.labels) - self.first_class]
+        if (labels < 0).any():
+            word = self.classes[int(self.labels[int(labels.argmin())]) - self.first_class]
+            raise DataError(f"'{self.name}' has the label '{word}', which is not an agreed class")
+        return labels
 
     def with_labels_from(self, first: int) -> Self:
         """The same set with class numbers that begin at `first`: its classes come after another set's."""
@@ -152,6 +190,11 @@ class Rows:
     @cached_property
     def _digest(self) -> bytes:
         return hashlib.blake2b(self.index.tobytes(), digest_size=16).digest()
+
+    @property
+    def raw(self) -> Array:
+        """The inputs as they were read, not normalised: N×H×W×C or N×F."""
+        return np.asarray(self.dataset.inputs[self.index])
 
     @property
     def labels(self) -> torch.Tensor:

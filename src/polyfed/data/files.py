@@ -54,6 +54,7 @@ class Reading:
     from_zero: label numbers that begin at 0 are the classes' own, whether or not all of them occur.
     classes: class words for a source that has none.
     like: the classes of another set, whose numbers are kept where the labels are numbers that all occur there.
+    part: these are one client's rows (see `encode_labels`).
     """
 
     image: str | None = None
@@ -69,6 +70,7 @@ class Reading:
     from_zero: bool = False
     classes: tuple[str, ...] = ()
     like: tuple[str, ...] = ()
+    part: bool = False
 
 
 def identity(paths: Iterable[Path]) -> list[list[Any]]:

@@ -68,12 +68,13 @@ def read_image_folder(
 ) -> Draft:
     """The images of a folder, decoded, with their folders as classes."""
     words = images.classes()
-    if train is None and len(set(words)) == 1:
+    if train is None and len(set(words)) == 1 and not reading.part:
         raise DataError(_only_one_in(images.root, words[0]))
     files = images.files
     mode = colour_of(reading, train)
     inputs = decode_all(lambda: files, len(files), folder, where=name, mode=mode, size=reading.size)
-    labels, classes = encode_labels(np.array(words), where=name, known=train.classes if train else None)
+    known = train.classes if train else None
+    labels, classes = encode_labels(np.array(words), where=name, known=known, part=reading.part)
     notes = images.notes + (class_notes(labels, classes, str(images.root)) if train is None else ())
     return Draft(name, inputs, labels, classes, notes=notes)
 

@@ -39,6 +39,7 @@ def encode_labels(
     base: int = 0,
     from_zero: bool = False,
     like: Sequence[str] = (),
+    part: bool = False,
     place: Place = row_place,
 ) -> tuple[Ints, tuple[str, ...]]:
     """Class numbers from 0 and the word for each: the values that occur, in their order.
@@ -51,6 +52,8 @@ def encode_labels(
     from_zero: numbers that begin at 0 are the classes' own numbers, as PyTorch has them; those that do not occur
         are classes too.
     like: the classes of another set; numbers that all occur there have the same class numbers here.
+    part: these are one client's rows: they may be of one class, and a test split may have classes that the training
+        split has not, which come after those.
     """
     lost = np.flatnonzero(missing(values))
     if lost.size:
@@ -60,17 +63,17 @@ def encode_labels(
         odd = next((value for value in values.tolist() if not isinstance(value, str | Number)), None)
         if odd is not None:
             raise DataError(f"{where}: labels must be whole numbers or words, not {type(odd).__name__}")
-        part = next((row for row, value in enumerate(values.tolist()) if _is_fraction(value)), None)
-        if part is not None:
-            raise _not_whole(values.astype(str), part, where, place)
-        return _encode(values.astype(str), where, known)
+        broken = next((row for row, value in enumerate(values.tolist()) if _is_fraction(value)), None)
+        if broken is not None:
+            raise _not_whole(values.astype(str), broken, where, place)
+        return _encode(values.astype(str), where, known, part)
     labels = _whole_numbers(values, where, place)
     if not words and known is not None and all(map(is_whole, known)):
-        return _encode(labels, where, known)
+        return _encode(labels, where, known, part)
     if words or known is not None or (from_zero and labels.min() == 0):
-        return _places(labels, words if known is None else known, where, base, place)
+        return _places(labels, words if known is None else known, where, base, place, part)
     shared = all(map(is_whole, like)) and {str(label) for label in np.unique(labels)} <= set(like)
-    return _encode(labels, where, like if shared else None)
+    return _encode(labels, where, like if shared else None, part)
 
 
 def missing(values: Array) -> npt.NDArray[np.bool_]:
@@ -103,21 +106,24 @@ def unknown_note(classes: Sequence[str], where: str) -> tuple[str, ...]:
     )
 
 
-def _encode(values: Array, where: str, known: Sequence[str] | None) -> tuple[Ints, tuple[str, ...]]:
+def _encode(
+    values: Array, where: str, known: Sequence[str] | None, part: bool
+) -> tuple[Ints, tuple[str, ...]]:
     """Every value that occurs is a class; in a test split, those that the training split has."""
     present, codes = np.unique(values, return_inverse=True)  # numbers sort as numbers
     texts = [str(value) for value in present]
     words = texts if known is None else list(known)
     unknown = [text for text in texts if text not in set(words)]
-    if unknown:
+    if unknown and not part:
         raise DataError(f"{where}: the label '{unknown[0]}' does not occur in the training split")
+    words += unknown
     if known is None:
-        _check_classes(values, where)
+        _check_classes(values, where, part)
     return _placed(texts, codes, words), tuple(words)
 
 
 def _places(
-    labels: Ints, words: Sequence[str], where: str, base: int, place: Place
+    labels: Ints, words: Sequence[str], where: str, base: int, place: Place, part: bool
 ) -> tuple[Ints, tuple[str, ...]]:
     """Labels that are places in the list of class words; without one, numbers from 0."""
     lowest, highest = int(labels.min()), int(labels.max())
@@ -130,19 +136,19 @@ def _places(
         if highest >= max(_MOST_CLASSES, len(labels)):
             raise DataError(f"{where}: a label of {highest} in {len(labels)} rows; is this the label column?")
         words = [str(number) for number in range(highest + 1)]
-        _check_classes(labels, where)
+        _check_classes(labels, where, part)
     if highest >= len(words):
         raise DataError(f"{where}: there is a label {highest}, but there are only {len(words)} classes")
     if len(words) < 2:
-        _check_classes(labels, where)
+        _check_classes(labels, where, part)
     return labels, tuple(words)
 
 
-def _check_classes(values: Array, where: str) -> None:
+def _check_classes(values: Array, where: str, part: bool) -> None:
     """Refuse values that cannot be meant as classes: one, about as many as rows, or quantities."""
     present, counts = np.unique(values, return_counts=True)
     classes, rows = len(present), len(values)
-    if classes < 2:
+    if classes < 2 and not part:
         raise DataError(f"{where}: all rows are of one class; at least two are needed to learn anything")
     if classes <= _FEW_CLASSES:
         return

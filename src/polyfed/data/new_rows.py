@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from polyfed.data.dataset import Array, DataSet, Limits, Mode, pixel_limits
+from polyfed.data.agreement import Agreement
+from polyfed.data.dataset import Array, DataSet, Limits, pixel_limits
 from polyfed.data.files import npz_arrays
 from polyfed.data.image_folders import image_files, images_below, is_image_file
 from polyfed.data.images import decode_image, resize_images
+from polyfed.data.normalisation import Constants
 from polyfed.data.objects import check_features, to_arrays
 from polyfed.data.storage import Draft, in_memory
 from polyfed.errors import DataError
@@ -21,67 +23,25 @@ from polyfed.errors import DataError
 _FEW_NAMES = 8  # listed in a message; of more columns only the first
 
 
-@dataclass(frozen=True)
-class InputForm:
+@dataclass(frozen=True, kw_only=True)
+class InputForm(Agreement):
     """What the inputs of a trained model were, so that others can be made like them.
 
-    shape: of one row as it is read: (features,), or (height, width, channels) of an image.
-    features: the names of the columns, in their order; none for images and arrays.
-    scaled: images are 8-bit and are scaled; those that are not were given as normalised floats.
     mean, std: normalisation constants, per channel (in 0..1) or per feature.
-    classes: the word for each class.
-    label, image: the columns with labels and images, where they are known.
     """
 
-    shape: tuple[int, ...]
-    features: tuple[str, ...]
-    scaled: bool
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    classes: tuple[str, ...]
-    label: str | None = None
-    image: str | None = None
 
     @classmethod
-    def of(cls, data: DataSet, image: str | None = None) -> InputForm:
-        """The form of a data set that models are trained on."""
-        return cls(
-            shape=tuple(data.inputs.shape[1:]),
-            features=data.features,
-            scaled=data.is_image and data.inputs.dtype == np.uint8,
-            mean=data.mean,
-            std=data.std,
-            classes=data.classes,
-            label=data.label_column,
-            image=image,
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values, for a file."""
-        return asdict(self)
-
-    @property
-    def is_image(self) -> bool:
-        return len(self.shape) == 3
+    def of(cls, agreement: Agreement, constants: Constants) -> InputForm:
+        """Rows as was agreed on, normalised by these constants."""
+        return cls(**vars(agreement), mean=constants[0], std=constants[1])
 
     @property
     def limits(self) -> Limits | None:
         """The smallest and the largest normalised value of each channel: of images of 8 bits. Else None."""
         return pixel_limits(self.mean, self.std) if self.scaled else None
-
-    @property
-    def mode(self) -> Mode | None:
-        """Grey or colour; None for images of other channels, which are in no files."""
-        modes: dict[int, Mode] = {1: "L", 3: "RGB"}
-        return modes.get(self.shape[-1])
-
-    def told(self) -> str:
-        """What a row is, in words."""
-        if not self.is_image:
-            return f"{self.shape[0]} numbers"
-        height, width, channels = self.shape
-        kind = "8-bit images" if self.scaled else "images as normalised floats,"
-        return f"{kind} of {height}×{width} with {channels} channel{'s' if channels > 1 else ''}"
 
 
 @dataclass(frozen=True)

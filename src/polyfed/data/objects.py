@@ -45,7 +45,7 @@ def arrays_digest(x: Array, y: Array | None) -> str:
     return digest.hexdigest()
 
 
-def draft_arrays(x: Array, y: Array | None, name: str, train: DataSet | None) -> Draft:
+def draft_arrays(x: Array, y: Array | None, name: str, train: DataSet | None, *, part: bool = False) -> Draft:
     """Arrays as a data set: N×F numbers, or N×H×W or N×H×W×C images (uint8, or normalised floats)."""
     if x.ndim and len(x) == 0:
         raise DataError(f"{name}: there are no rows in it")
@@ -60,7 +60,7 @@ def draft_arrays(x: Array, y: Array | None, name: str, train: DataSet | None) ->
         return Draft(name, x, None, (), notes=ids)
     y, words = _class_numbers(y, len(x), name)
     labels, classes = encode_labels(
-        y, words, where=name, known=train.classes if train else None, from_zero=True
+        y, words, where=name, known=train.classes if train else None, from_zero=True, part=part
     )
     notes = () if train or words else _gaps(labels, classes, name) + unknown_note(classes, name)
     if train is None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
+from polyfed import plug_ins
 from polyfed.data.allocation import (
     Partition,
     check_possible,
@@ -23,7 +25,8 @@ from polyfed.data.allocation import (
 from polyfed.data.dataset import DataSet, Ints
 from polyfed.data.dirichlet import Dialect, dirichlet
 from polyfed.data.domains import rotate
-from polyfed.errors import DataError
+from polyfed.errors import DataError, describe, place_in_users_code
+from polyfed.plug_ins import importable_name
 from polyfed.schema import SECTION, OneOrMore
 
 
@@ -91,6 +94,59 @@ def quantity_skew(
     counts = draw_until(lambda: dirichlet_counts(one_class, clients, alpha, rng), clients, least)
     owner = owners_from_counts(np.zeros(samples, dtype=np.int64), counts, rng)
     return from_owners(fill_up(owner, clients, least, rng), clients)
+
+
+def listed(given: Any, samples: int, rows: Ints, clients: int | None = None) -> Partition:
+    """Row numbers of each client as somebody lists them: by name, or one list after the other.
+
+    rows: those that can be held; what else is listed (public rows, say) is left out.
+    """
+    names = tuple(map(str, given)) if isinstance(given, Mapping) else None
+    lists = list(given.values()) if isinstance(given, Mapping) else list(given)
+    if clients is not None and clients != len(lists):
+        raise DataError(
+            f"data.partition lists the rows of {len(lists)} clients, but data.clients is {clients}"
+        )
+    owner = np.full(samples, -1, dtype=np.int64)
+    for client, own in enumerate(lists):
+        called = names[client] if names else f"client {client}"
+        numbers = np.asarray(own)
+        if numbers.ndim != 1 or not numbers.size or numbers.dtype.kind not in "iu":
+            raise DataError(f"data.partition: the rows of {called} are not a list of row numbers")
+        if numbers.min() < 0 or numbers.max() >= samples:
+            odd = numbers.min() if numbers.min() < 0 else numbers.max()
+            raise DataError(f"data.partition: {called} has row {odd}, but rows go from 0 to {samples - 1}")
+        taken = numbers[owner[numbers] >= 0]
+        if taken.size or len(np.unique(numbers)) < len(numbers):
+            row = taken[0] if taken.size else _first_twice(numbers)
+            raise DataError(f"data.partition: row {row} is listed twice, the second time for {called}")
+        owner[numbers] = client
+    held = rows[owner[rows] >= 0]
+    return from_owners(owner[held], len(lists), names).of_rows(held)
+
+
+def _first_twice(numbers: Ints) -> int:
+    found, counts = np.unique(numbers, return_counts=True)
+    return int(found[counts > 1][0])
+
+
+def _dealt(name: str, dataset: DataSet, clients: int | None, rng: np.random.Generator) -> Any:
+    """What a function of the user's own gives."""
+    function = plug_ins.named_function(name, "partition", DataError)
+    known = {"labels": dataset.labels, "inputs": dataset.inputs, "clients": clients, "rng": rng}
+    given = plug_ins.taken_of(function, known, f"partition '{name}'", DataError)
+    try:
+        found = function(**given)
+    except Exception as error:
+        place = place_in_users_code(error)
+        raise DataError(
+            f"partition '{name}' failed: {describe(error)}{f' ({place})' if place else ''}"
+        ) from error
+    if not isinstance(found, Mapping | Sequence | np.ndarray) or isinstance(found, str) or not len(found):
+        raise DataError(
+            f"partition '{name}' gave a {type(found).__name__}: give a list of row numbers for each client"
+        )
+    return found
 
 
 def natural(
@@ -200,7 +256,26 @@ class Rotated(_Settings):
         return "domain"
 
 
-AnyPartition: TypeAlias = Iid | Dirichlet | Pathological | Shards | Quantity | Natural | Rotated
+class Listed(_Settings):
+    """Rows as you list them: the row numbers of each client, by name or one list after the other."""
+
+    kind: Literal["rows"] = "rows"
+    rows: dict[str, list[int]] | list[list[int]] = Field(min_length=1)
+    """Row numbers from 0, each at most once: {north: [0, 1, 5], south: [2, 3]}, or [[0, 1, 5], [2, 3]]."""
+
+
+class Function(_Settings):
+    """Rows as a function of yours deals them out."""
+
+    kind: Literal["function"] = "function"
+    function: Annotated[str, BeforeValidator(importable_name)] = Field(min_length=1)
+    """A function of a module of yours, such as my_module:deal. It is given what it takes by name of `labels`, `inputs`,
+    `clients` and `rng`, and gives the row numbers of each client, as `rows` lists them."""
+
+
+AnyPartition: TypeAlias = (
+    Iid | Dirichlet | Pathological | Shards | Quantity | Natural | Rotated | Listed | Function
+)
 PartitionSettings: TypeAlias = Annotated[AnyPartition, Field(discriminator="kind")]
 PARTITIONS: dict[str, type[AnyPartition]] = {
     kind.model_fields["kind"].default: kind for kind in get_args(AnyPartition)
@@ -231,6 +306,10 @@ def make_partition(
     if isinstance(settings, Natural | Rotated):
         codes = dataset.column(settings.domain)[rows]
         return natural(codes, rng, clients, dataset.column_names.get(settings.domain)).of_rows(rows)
+    if isinstance(settings, Listed):
+        return listed(settings.rows, len(dataset), rows, clients)
+    if isinstance(settings, Function):
+        return listed(_dealt(settings.function, dataset, clients, rng), len(dataset), rows, clients)
     if clients is None:
         raise DataError(f"a {settings.kind} partition needs a number of clients")
     return _make(settings, dataset, clients, rng, rows).of_rows(rows)

@@ -91,7 +91,7 @@ def make_public(
     if settings.source == "none":
         return None, private
     if settings.source == "share":
-        taken = _share(dataset, settings, rng, rank, domain)
+        taken = share_of(dataset, settings, rng, rank=rank, domain=domain)
         public, private = dataset, np.setdiff1d(private, taken, assume_unique=True)
     elif settings.kind is not None:
         public = make_noise(settings.kind, settings.rows or 0, dataset, rng, cache_dir)
@@ -99,6 +99,8 @@ def make_public(
     else:
         public = load(settings.source, label=settings.label, like=dataset, cache_dir=cache_dir)
         public = adapt(public, dataset, cache_dir)
+        if settings.classes == "auto" and set(public.classes) <= set(dataset.classes):
+            public = public.seen_as(classes=dataset.classes)  # the same words mean the same
         if public.fingerprint == dataset.fingerprint:
             log.warning("the public set is the training set itself: clients' private rows are public too")
         count = min(settings.rows or len(public), len(public))
@@ -165,13 +167,15 @@ def adapt(dataset: DataSet, like: DataSet, cache_dir: Path | str | None = None) 
     return stored({"of": dataset.fingerprint, "name": dataset.name, "shape": like.shape}, build, cache_dir)
 
 
-def _share(
+def share_of(
     dataset: DataSet,
     settings: PublicSettings,
     rng: np.random.Generator,
-    rank: Ints | None,
-    domain: str | None,
+    *,
+    rank: Ints | None = None,
+    domain: str | None = None,
 ) -> Ints:
+    """The numbers of the rows that are made public of a training set (see `make_public`)."""
     origin = dataset.columns.get("origin", np.arange(len(dataset)))
     origins, first = np.unique(origin, return_index=True)
     copies = len(dataset) // len(origins)

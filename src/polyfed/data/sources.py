@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, Protocol, TypeAlias, cast, get_args
 
 import numpy as np
 
@@ -21,6 +21,17 @@ from polyfed.data.storage import Draft, stored, stored_rows
 from polyfed.errors import DataError, nearest
 
 log = logging.getLogger(__name__)
+
+
+class Likeness(Protocol):
+    """What a set is to be like: another set, or what clients have agreed on."""
+
+    @property
+    def features(self) -> tuple[str, ...]: ...
+
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
 
 Split: TypeAlias = Literal["train", "test"]
 # A name, a path, (x, y), a torch Dataset, or {"train": one of these, "test": another}.
@@ -38,7 +49,8 @@ def load(
     label: str | None = None,
     columns: Sequence[str] = (),
     drop: Sequence[str] = (),
-    like: DataSet | None = None,
+    like: Likeness | None = None,
+    part: bool = False,
     size: int | tuple[int, int] | None = None,
     limit: int | None = None,
     per_class: int | None = None,
@@ -54,6 +66,8 @@ def load(
     drop: columns of a table that are not learnt from.
     like: another set, whose columns a table is learnt from, in their order, and whose class numbers it keeps where
         its labels are numbers that all occur there.
+    part: this is one client's part of a federation's data: it may have a single class, and a test split may have
+        classes that its training split has not.
     size: resize images to this height and width.
     limit: only this many rows, drawn once and for all with the class shares of the whole.
     per_class: only this many rows of each class, drawn once and for all.
@@ -66,6 +80,7 @@ def load(
         drop=tuple(drop),
         features=like.features if like else (),
         like=like.classes if like else (),
+        part=part,
         size=_size(size),
     )
     found = _find(source, _checked(split), reading, cache_dir)
@@ -81,6 +96,7 @@ def load(
             columns=columns,
             drop=drop,
             like=like,
+            part=part,
             size=size,
             cache_dir=cache_dir,
         )
@@ -115,6 +131,21 @@ def has_split(source: Source, split: Split) -> bool:
     return split == "train"
 
 
+def table_columns(source: Source) -> tuple[str, ...] | None:
+    """The names of the columns of a table's training split, none of its rows read; None of what is not a table."""
+    if isinstance(source, Mapping):
+        return table_columns(source["train"]) if "train" in source else None
+    if not isinstance(source, str | Path) or source in known_sets():
+        return None
+    path = _existing(source)
+    path = (_split_path(path, "train") or path) if path.is_dir() else path
+    if path.suffix.lower() not in (".csv", ".parquet") or path.is_dir():
+        return None
+    from polyfed.data.tables import column_names_of  # noqa: PLC0415  (slow to import, and only needed here)
+
+    return column_names_of(path)
+
+
 def known_sets() -> tuple[str, ...]:
     """The names that `load` knows."""
     return ("digits", *NAMED)
@@ -133,7 +164,7 @@ def _find(source: Source, split: Split, reading: Reading, cache_dir: Path | str 
         return _find(source[split], "train", reading, cache_dir) if split in source else None
     if not isinstance(source, str | Path):
         _check_no_drop(reading, "what is given as arrays")
-        return _found_arrays(*to_arrays(source), "arrays")
+        return _found_arrays(*to_arrays(source), "arrays", reading)
     if not has_split(source, split):
         return None
     if source == "digits":
@@ -162,7 +193,7 @@ def _find_path(path: Path, split: Split, reading: Reading) -> _Found | None:
         if arrays is None:
             return None
         x, y = arrays
-        return _found_arrays(channels_last(x, channels_first=False), y, name)
+        return _found_arrays(channels_last(x, channels_first=False), y, name, reading)
     if path.suffix.lower() in _FILE_ENDINGS:
         return _found_table([path], name, reading)
     raise DataError(
@@ -193,9 +224,12 @@ def _found_images(root: Path, name: str, reading: Reading) -> _Found:
     return _Found(key, lambda train, folder: read_image_folder(images, name, reading, train, folder))
 
 
-def _found_arrays(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any] | None, name: str) -> _Found:
+def _found_arrays(
+    x: np.ndarray[Any, Any], y: np.ndarray[Any, Any] | None, name: str, reading: Reading
+) -> _Found:
     return _Found(
-        {"arrays": arrays_digest(x, y), "name": name}, lambda train, _: draft_arrays(x, y, name, train)
+        {"arrays": arrays_digest(x, y), "name": name, "part": reading.part},
+        lambda train, _: draft_arrays(x, y, name, train, part=reading.part),
     )
 
 

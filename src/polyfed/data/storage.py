@@ -21,7 +21,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ _MAKING = "making-"  # begins the name of a folder that is not finished
 _FINGERPRINTED = ("classes", "column_names", "mean", "std", "features")
 _DAY = 24 * 3600.0
 _CHUNK = 4096  # rows looked at together, so that a set larger than memory passes through
+_SMALL = 2**18  # bytes of an array that is read at once
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError)
 
 
@@ -49,22 +50,25 @@ class BrokenSet(DataError):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class StoredDataSet(DataSet):
-    """A data set whose arrays are mapped from a folder of the cache.
+    """A data set whose arrays are those of a folder of the cache, or a view of one.
 
-    Another process that it is sent to gets the folder, not the arrays' bytes.
+    Another process that it is sent to gets the folder instead of the arrays that were read from it, and whatever is not
+    as it was read: labels, classes, constants.
     """
 
     folder: Path
+    as_read: Mapping[str, Any] = field(default_factory=dict)
+    """The arrays as they were read, the very objects: what is another one is a view's own."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_reopen, (self.folder, self.labels is not None, self.first_class))
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        own = {name: value for name, value in own.items() if value is not self.as_read.get(name, self)}
+        del own["folder"], own["as_read"]
+        return (_reopen, (self.folder, own))
 
 
-def _reopen(folder: Path, labelled: bool, first_class: int) -> StoredDataSet:
-    data = open_stored(folder)
-    if not labelled:
-        return data if data.labels is None else data.without_labels()
-    return data.with_labels_from(first_class) if first_class else data
+def _reopen(folder: Path, own: dict[str, Any]) -> StoredDataSet:
+    return replace(open_stored(folder), **own)
 
 
 @dataclass
@@ -155,16 +159,19 @@ def open_stored(folder: Path) -> StoredDataSet:
     """Map a stored set into memory; a `BrokenSet` when it is broken."""
     try:
         facts = _read_facts(folder)
-        columns = facts["columns"]
+        arrays: dict[str, Any] = {
+            "inputs": _map(folder / "inputs.npy"),
+            "labels": _map(folder / "labels.npy") if facts["labelled"] else None,
+            "columns": {name: _map(folder / file) for name, file in facts["columns"].items()},
+        }
         return StoredDataSet(
+            **arrays,
+            as_read=arrays,
             name=facts["name"],
-            inputs=_map(folder / "inputs.npy"),
-            labels=_map(folder / "labels.npy") if facts["labelled"] else None,
             classes=tuple(facts["classes"]),
             mean=tuple(facts["mean"]),
             std=tuple(facts["std"]),
             fingerprint=facts["fingerprint"],
-            columns={name: _map(folder / file) for name, file in columns.items()},
             column_names={name: tuple(words) for name, words in facts["column_names"].items()},
             features=tuple(facts["features"]),
             notes=tuple(facts["notes"]),
@@ -297,8 +304,13 @@ def _save(path: Path, array: Array) -> None:
 
 
 def _map(path: Path) -> Array:
+    """An array of the cache, mapped. A small one is read: every mapping is an open file, and clients may be many."""
     with disk.naming(path):
-        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+        if path.stat().st_size > _SMALL:
+            return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+        array: Array = np.load(path, allow_pickle=False)
+    array.setflags(write=False)
+    return array
 
 
 def _build(folder: Path, build: Callable[[Path], Draft]) -> None:

@@ -73,6 +73,16 @@ def read_encoded_images(
         return list(table._images(found)), table._values(also) if also in table.names else None
 
 
+def column_names_of(path: Path) -> tuple[str, ...]:
+    """The names of a table's columns, none of its rows read."""
+    with _as_table(path):
+        check_regular(path)
+        names = (
+            column_names(path) if path.suffix.lower() == ".csv" else pyarrow.parquet.read_schema(path).names
+        )
+        return tuple(names)
+
+
 @contextmanager
 def _as_table(path: Path) -> Iterator[None]:
     try:
@@ -167,7 +177,8 @@ class _Table:
         if column is None:
             return None, ()
         values = self._values(column)
-        if self.is_csv and train is not None and not all(map(is_whole, train.classes)):
+        words = train.classes if train is not None else self.reading.like if self.reading.part else ()
+        if self.is_csv and not all(map(is_whole, words)):
             # Class words such as 07, which here may look like numbers because there is no other.
             values = read_csv(self.path, as_text=[column]).column(column).to_numpy()
         return encode_labels(
@@ -178,6 +189,7 @@ class _Table:
             base=self.reading.label_base,
             from_zero=self.reading.from_zero,
             like=self.reading.like,
+            part=self.reading.part,
             place=self._place,
         )
 

@@ -142,7 +142,7 @@ def _do_job(
             run = api.prepare_checked(job.config, job.path, workers, data=job.data, models=job.models)
         else:
             # The run's config is the one that the user has given: what it names may be imported.
-            trust = modules_to_trust(job.config.models.all_names())
+            trust = modules_to_trust(job.config.code_names())
             run = api.reopen(job.path, workers=workers, data=job.data, models=job.models, trust=trust)
         try:
             run_started(run)

@@ -46,7 +46,8 @@ from polyfed.runs.config import RUN_NAME, VARIANTS, RunConfig, read_config, read
 from polyfed.runs.folders import RUNS_FOLDER, first_difference
 from polyfed.runs.history import RunRecord
 from polyfed.runs.keys import flatten, merge, outer_first, parse_assignment
-from polyfed.runs.setup import Simulation
+from polyfed.runs.manifest import data_digest
+from polyfed.runs.setup import set_up
 
 logger = logging.getLogger(__name__)
 
@@ -298,15 +299,15 @@ def _checked(
     """
     try:
         config = read_config(content, [f"{key}={values[key]}" for key in outer_first(values)])
-        federation = Simulation(config, given.data, given.models)
+        federation = set_up(config, given.data, given.models)
         if type(federation.method).check is not Method.check:
             for seed in range(config.seed + 1, config.seed + seeds):
-                Simulation(config.model_copy(update={"seed": seed}), given.data, given.models)
+                set_up(config.model_copy(update={"seed": seed}), given.data, given.models)
     except UserError as error:
         raise type(error)(f"{name}: {error}" if name else str(error)) from None
     names = config.models.model_copy(update={"names": federation.config.models.names})
     changes = {"data": federation.config.data, "models": names if given.models else config.models}
-    return config.model_copy(update=changes), federation.fingerprint
+    return config.model_copy(update=changes), data_digest(federation.fingerprints)
 
 
 # -- names and values ----------------------------------------------------------------------------------------

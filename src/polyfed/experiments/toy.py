@@ -21,8 +21,8 @@ from polyfed import learn, models
 from polyfed.data import InputForm
 from polyfed.federation.method import Need, find
 from polyfed.runs import api
-from polyfed.runs.api import SimulatedRun
 from polyfed.runs.config import read_config
+from polyfed.runs.rounds import Run
 from polyfed.runs.trained import form_of, predict
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -117,7 +117,7 @@ def makers(*, alike: bool) -> dict[str, Callable[[], nn.Module]]:
     return {name: lambda hidden=hidden: network(hidden) for name, hidden in sizes.items()}  # type: ignore[misc]
 
 
-def prepare(method: str, points: Path, out: Path, rounds: int, seed: int = 0) -> SimulatedRun:
+def prepare(method: str, points: Path, out: Path, rounds: int, seed: int = 0) -> Run:
     """A run of a method on the toy, ready to go, with what the method needs."""
     settings = {"name": method, **SETTINGS.get(method, {})}
     if "global_" in find(method).Settings.model_fields:  # a server that may have a model has one
@@ -167,7 +167,7 @@ class Region:
     accuracy: float
 
 
-def regions(run: SimulatedRun, points: Floats) -> dict[str, Region]:
+def regions(run: Run, points: Floats) -> dict[str, Region]:
     """What each client's model, and the server's under "server", says of these points at the end of a run.
 
     Where the server has no model of its own, and clients are served shared ones, the server's answer is the mean of
@@ -182,7 +182,7 @@ def regions(run: SimulatedRun, points: Floats) -> dict[str, Region]:
         served = {facts.architecture: own[facts.name] for facts in roster}
         words = f"{len(served)} served models, mean of logits" if len(served) > 1 else f"served, {SHARED}"
         asked.append(("server", words, learn.Ensemble(list(served.values()))))
-    true, form = grid(), form_of(run.path)
+    true, form = grid(), form_of(run.path, "server")
     found = {}
     for name, words, model in asked:
         right = _classes(model, form, true) == true_class(true)
@@ -190,7 +190,7 @@ def regions(run: SimulatedRun, points: Floats) -> dict[str, Region]:
     return found
 
 
-def _loaded(run: SimulatedRun, name: str, architecture: str) -> nn.Module:
+def _loaded(run: Run, name: str, architecture: str) -> nn.Module:
     return api.load_model(run.path, name, make=makers(alike=False)[architecture])
 
 

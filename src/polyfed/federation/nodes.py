@@ -44,13 +44,14 @@ class Measurement(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Holdings:
-    """The data that one client can see."""
+class ClientData:
+    """The data that one client can see: what it holds, and what all can see."""
 
     train: Rows
     validation: Rows
     test: Rows
-    whole_test: Rows
+    whole_test: Rows | None
+    """The whole test set, as this client normalises it; None where there is none."""
     whole_validation: Rows | None = None
     """Everybody's validation rows, where the best round is to be chosen on those."""
     public: Rows | None = None
@@ -115,7 +116,7 @@ class Client(NodeTensors):
 
     facts: Facts
     model: nn.Module
-    data: Holdings
+    data: ClientData
     seeds: Seeds
     device: torch.device
     scratch_model: ScratchModels
@@ -242,8 +243,8 @@ class Assistant(NodeTensors):
     outputs: int
     classes: int
     public: Rows | None
-    test: Rows
-    """The whole test set, for evaluation alone."""
+    test: Rows | None
+    """The whole test set, for evaluation alone; None where there is none."""
 
 
 class Workers(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,21 @@ class Facts:
     architecture: str
 
 
+NAME = re.compile(r"[^\W\d_]([^\W_]|[.-]){0,99}")  # begins with a letter: 7 and 0-5 are numbers of clients
+
+
+def why_not_a_name(name: object) -> str | None:
+    """Why a client cannot be called so; nothing if it can."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        return (
+            f"'{name!s:.60}' cannot be a name: begin with a letter, go on with at most 99 letters, digits, dots and"
+            " dashes"
+        )
+    if name.partition(".")[0] == "server":
+        return f"'{name}' reads like the server's name: choose another"
+    return None
+
+
 class Names(Sequence[str]):
     """The clients' names: those given, or `client-0`, `client-1` … made when asked for."""
 
@@ -27,6 +43,7 @@ class Names(Sequence[str]):
         self.given = None if given is None else tuple(given)
         self._count = count
         self._places = {name: place for place, name in enumerate(self.given or ())}
+        self._ranks: dict[int, int] | None = None
 
     def __len__(self) -> int:
         return self._count
@@ -48,6 +65,14 @@ class Names(Sequence[str]):
         if not 0 <= place < len(self) or self[place] != name:
             raise ValueError(f"no client is called '{name}'")
         return place
+
+    def rank(self, index: int) -> int:
+        """The place of a client among all in the order of their names; `client-10` is after `client-9`."""
+        if self.given is None:
+            return index
+        if self._ranks is None:
+            self._ranks = {self._places[name]: rank for rank, name in enumerate(sorted(self._places))}
+        return self._ranks[index]
 
     def __contains__(self, name: object) -> bool:
         try:

@@ -9,14 +9,8 @@ asked for, and can be asked for again: a run with them is resumed, and its model
 from __future__ import annotations
 
 import fnmatch
-import importlib
-import inspect
-import re
-import sys
 from collections.abc import Callable
-from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -26,11 +20,9 @@ from polyfed.errors import ModelError, describe, place_in_users_code
 from polyfed.models.layers import Norm, Shape
 from polyfed.models.naming import check_name
 from polyfed.models.probe import give_name
+from polyfed.plug_ins import REFERENCE
 
 PLUG_INS = "polyfed.models"  # the entry point group
-REFERENCE = re.compile(
-    r"(?P<module>[a-z_][\w.]{0,99}):(?P<function>[a-z_]\w{0,99})", re.ASCII | re.IGNORECASE
-)
 
 Maker = Callable[[], nn.Module]
 
@@ -65,7 +57,8 @@ def outside_maker(name: str, shape: Shape, outputs: int, norm: Norm) -> Maker | 
     if function is None:
         return None
     if is_reference(name):
-        given = _taken(name, function, {"shape": tuple(shape), "outputs": outputs, "norm": norm})
+        known = {"shape": tuple(shape), "outputs": outputs, "norm": norm}
+        given = plug_ins.taken_of(function, known, f"model '{name}'", ModelError)
         return lambda: _made(name, lambda: function(**given))
     return lambda: _made(name, lambda: function(tuple(shape), outputs, norm))
 
@@ -101,43 +94,12 @@ def _loaded(entry: EntryPoint) -> Callable[..., Any]:
     return factory  # type: ignore[no-any-return]
 
 
-@lru_cache(maxsize=256)
 def _referred(name: str) -> Callable[..., Any]:
-    match = REFERENCE.fullmatch(name)
-    assert match is not None
-    module, function = match["module"], match["function"]
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)  # for good: workers that are spawned import it too
-    importlib.invalidate_caches()
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except Exception as error:
-        absent = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
-        hint = f"; start polyfed where {module}.py is" if absent else ""
-        raise ModelError(f"model '{name}' cannot be loaded: {describe(error)}{hint}") from error
-    if not callable(found) or isinstance(found, nn.Module):
-        raise ModelError(f"model '{name}' is a {type(found).__name__}: name a function that makes a model")
-    return found  # type: ignore[no-any-return]
-
-
-def _taken(name: str, function: Callable[..., Any], known: dict[str, Any]) -> dict[str, Any]:
-    """What a function takes, by name, of what is known."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # of something written in C
-        return {}
-    for parameter in parameters:
-        optional = parameter.default is not parameter.empty or parameter.kind in (
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-        )
-        if not optional and (parameter.name not in known or parameter.kind is parameter.POSITIONAL_ONLY):
-            raise ModelError(
-                f"model '{name}' wants '{parameter.name}': its arguments may be called shape, outputs and norm, others"
-                " need a default"
-            )
-    return {parameter.name: known[parameter.name] for parameter in parameters if parameter.name in known}
+    does = " that makes a model"
+    found = plug_ins.named_function(name, "model", ModelError, does)
+    if isinstance(found, nn.Module):
+        raise ModelError(f"model '{name}' is a {type(found).__name__}: name a function{does}")
+    return found
 
 
 def _made(name: str, make: Callable[[], Any]) -> nn.Module:

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from importlib.metadata import entry_points
 
 from polyfed.errors import ConfigError, ModelError
-from polyfed.models.outside import PLUG_INS, REFERENCE
+from polyfed.models.outside import PLUG_INS
+from polyfed.plug_ins import REFERENCE
 
 GROUPS = (PLUG_INS, "polyfed.methods")
 MODULE = re.compile(r"[a-z_]\w*(\.[a-z_]\w*)*", re.ASCII | re.IGNORECASE)
@@ -22,7 +23,7 @@ Trust = str | Iterable[str]
 
 
 def modules_to_trust(names: Iterable[str]) -> list[str]:
-    """The modules that these names of models stand for, each once; but for those of installed packages."""
+    """The modules that these names of functions stand for, each once; but for those of installed packages."""
     installed = {
         entry.value.partition(":")[0].strip() for group in GROUPS for entry in entry_points(group=group)
     }
@@ -31,7 +32,7 @@ def modules_to_trust(names: Iterable[str]) -> list[str]:
 
 
 def check_trusted(names: Iterable[str], trust: Trust, where: object) -> None:
-    """A `ModelError` that says what to add, if `where` names models of modules that the user does not trust."""
+    """A `ModelError` that says what to add, if `where` names functions of modules that the user does not trust."""
     trusted = [trust] if isinstance(trust, str) else list(trust)
     for each in trusted:
         if not isinstance(each, str) or not MODULE.fullmatch(each):
@@ -55,6 +56,6 @@ def trust_flags(modules: Iterable[str]) -> str:
 
 
 def named_on_the_command_line(overrides: Iterable[str]) -> list[str]:
-    """The modules of models that `--set models.names=my_models:small_net` names: who types it has said so."""
-    typed = " ".join(override for override in overrides if override.startswith("models"))
+    """The modules that `--set models.names=my_models:small_net` and the like name: who types it has said so."""
+    typed = " ".join(override for override in overrides if override.startswith(("models", "data.partition")))
     return [match["module"] for match in REFERENCE.finditer(typed)]

@@ -28,12 +28,10 @@ from polyfed.runs.folders import RUNS_FOLDER, delete_run, unused_folder
 from polyfed.runs.history import RunRecord
 from polyfed.runs.manifest import CONFIG, HISTORY, MODELS, SUMMARY, RunFiles, read_manifest
 from polyfed.runs.rounds import Listener, Run
-from polyfed.runs.setup import Simulation
-from polyfed.runs.trained import TrainedModel, as_trained
+from polyfed.runs.setup import set_up
+from polyfed.runs.trained import TrainedModel, as_trained, few
 
 Models = Mapping[str, ModelMaker] | Sequence[ModelMaker]
-
-FEW_NAMES = 50  # listed in a message; of more clients only the first and the last
 
 
 class OwnModelError(ConfigError):
@@ -42,12 +40,6 @@ class OwnModelError(ConfigError):
     def __init__(self, architecture: str) -> None:
         super().__init__(f"'{architecture}' is a model of your own: pass make=…")
         self.architecture = architecture
-
-
-class SimulatedRun(Run):
-    """A run of a federation that is simulated here."""
-
-    federation: Simulation
 
 
 def prepare(
@@ -61,7 +53,7 @@ def prepare(
     overrides: Sequence[str] = (),
     overwrite: bool = False,
     **settings: Any,
-) -> SimulatedRun:
+) -> Run:
     """A run that is ready to `go()`: see `run`."""
     source = Path(config) if isinstance(config, str) else config
     if isinstance(source, Path):
@@ -82,16 +74,16 @@ def prepare_checked(
     data: Any = None,
     models: Models | None = None,
     overwrite: bool = False,
-) -> SimulatedRun:
+) -> Run:
     """A run of a config that was checked before, ready to `go()`."""
-    federation = Simulation(config, data, by_name(models))
+    federation = set_up(config, data, by_name(models))
     ready = make_engine(engine, workers, config.timeout)
     path = Path(out) if out is not None else RUNS_FOLDER / config.name
     if overwrite:
         delete_run(path)  # only now: a mistake in the new run costs nothing of the old one
     elif out is None:
         path = unused_folder(path)
-    return SimulatedRun(federation, ready, RunDirectory(path, new=True))
+    return Run(federation, ready, RunDirectory(path, new=True))
 
 
 def run(
@@ -105,7 +97,7 @@ def run(
     listener: Listener | None = None,
     overwrite: bool = False,
     **settings: Any,
-) -> SimulatedRun:
+) -> Run:
     """Run a federation and give it back finished.
 
         done = polyfed.run(method="fedavg", rounds=5, data=(x, y), models=[make_small_net, make_large_net])
@@ -113,9 +105,11 @@ def run(
 
     config: a run file, or its content; further keys can be given as keywords.
     data: the user's own data instead of a named set: (x, y), a torch `Dataset`, a file, a folder, or a mapping of
-        "train" and "test" to these.
-    models: functions that make a model (or models to copy), by name or as a list; dealt out to the clients in turn,
-        but for the one that is `models.server` (unless `models.names` lists it too, or it is the only one).
+        "train" and "test" to these; it is cut as `data.partition` says. Or what each client brings: a mapping of the
+        clients' names to any of these, {"north": (x, y), "south": dataset}.
+    models: functions that make a model (or models to copy), by name or as a list; dealt out to the clients in turn
+        (`models.clients` says who trains what), but for the one that is `models.server` (unless `models.names` lists it
+        too, or it is the only one).
     out: the run directory; `polyfed-runs/NAME` by default.
     workers: processes; one per core by default, 1 for none but this one.
     engine: `inline` (this process alone), `pool` (worker processes), or `auto`. The result is the same.
@@ -144,7 +138,7 @@ def resume(
     listener: Listener | None = None,
     rounds: int | None = None,
     trust: known_models.Trust = (),
-) -> SimulatedRun:
+) -> Run:
     """Go on with a run that was stopped or killed, or has finished and is to have more rounds.
 
     data, models: the user's own must be given again; models are told apart by their names.
@@ -164,7 +158,7 @@ def reopen(
     engine: str = AUTO,
     rounds: int | None = None,
     trust: known_models.Trust = (),
-) -> SimulatedRun:
+) -> Run:
     """A run that was stopped or killed, or is to have more rounds, ready to `go()` on: see `resume`."""
     folder = Path(path)
     files = RunFiles(folder, read_manifest(folder))
@@ -180,11 +174,11 @@ def reopen(
         checked = checked.model_copy(update={"rounds": rounds})
     given = by_name(models)
     _check_given_again(checked.models, given or {})
-    known_models.check_trusted(checked.models.all_names(), trust, folder / CONFIG)
-    federation = Simulation(checked, data, given)
+    known_models.check_trusted(checked.code_names(), trust, folder / CONFIG)
+    federation = set_up(checked, data, given)
     federation.verify_data()
     ready = make_engine(engine, workers, checked.timeout)
-    return SimulatedRun(federation, ready, RunDirectory(folder, new=False))
+    return Run(federation, ready, RunDirectory(folder, new=False))
 
 
 def load_model(
@@ -224,7 +218,7 @@ def load_model(
     except (MessageError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{where} holds no model of polyfed's: {describe(error)}") from None
     model.eval()
-    return as_trained(model, folder)
+    return as_trained(model, folder, name)
 
 
 def _check_given_again(wanted: ModelsSection, given: Mapping[str, ModelMaker]) -> None:
@@ -261,18 +255,16 @@ def _made_again(facts: final_models.ModelFacts, weights: Mapping[str, Tensor]) -
 def _model_file(files: RunFiles, name: str) -> str:
     """The file of a client's model: its own, or the one that it shares with the others of its architecture."""
     models = files.folder.folder(MODELS)
-    own = f"{known_models.file_name(name)}.safetensors"
-    if own in models.names():
-        return own
+    for own in (final_models.own_file(name), final_models.shared_file(name)):
+        if own in models.names():
+            return own
     folder = files.path
     shared = files.clients()
     names = Names(len(shared["which"]), shared.get("names"))
     if name not in names:
-        few = names.given is not None and len(names) <= FEW_NAMES
-        known_names = ", ".join(names) if few else f"{names[0]} to {names[len(names) - 1]}"
-        raise CheckpointError(f"no final model '{name}' in {folder}: use {known_names}")
+        raise CheckpointError(f"no final model '{name}' in {folder}: use {few(names)}")
     architecture = shared["architectures"][shared["which"][names.index(name)]]
-    file = f"{known_models.file_name(architecture)}.safetensors"
+    file = final_models.shared_file(architecture)
     if not models.has(file):
         if file in shared["files"]:
             raise CheckpointError(
@@ -297,7 +289,7 @@ def by_name(given: Models | None) -> dict[str, ModelMaker] | None:
     return dict(zip(names, given, strict=True))
 
 
-def _finish(run: SimulatedRun, listener: Listener | None) -> SimulatedRun:
+def _finish(run: Run, listener: Listener | None) -> Run:
     try:
         run.go(listener)
     finally:

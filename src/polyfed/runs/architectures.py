@@ -20,7 +20,7 @@ from polyfed.federation.roster import Facts
 from polyfed.models import Budget
 from polyfed.runs.assignment import MOST, Assignment, Group, Limits, ModelSize, limits_in_words
 from polyfed.runs.config import SMALLEST_MODEL, Models, OwnModel, RunConfig
-from polyfed.runs.federated_data import FederatedData
+from polyfed.runs.holdings import Holdings
 from polyfed.seeds import Seeds
 
 ModelMaker: TypeAlias = Callable[[], nn.Module] | nn.Module
@@ -39,19 +39,17 @@ REASONS = ("", SHARED, NAMED)
 class Architectures:
     """Which architecture each client trains.
 
-    clients: the clients' names, in their order.
     makers: the user's own models, by name.
     """
 
     def __init__(
         self,
         config: RunConfig,
-        data: FederatedData,
+        held: Holdings,
         method: Method,
         *,
         seeds: Seeds,
         device: torch.device,
-        clients: Sequence[str],
         makers: Mapping[str, ModelMaker],
     ) -> None:
         self.config = config
@@ -61,8 +59,9 @@ class Architectures:
         self.makers = dict(makers)
         for name in self.makers:
             models.check_name(name)
-        self.shape = data.dataset.shape
-        self.outputs = _output_count(data, method)
+        clients = held.names
+        self.shape = held.agreement.model_shape
+        self.outputs = _output_count(held, method)
         self.dealt = _dealt(config.models, self.makers)
         """The names of the models that are dealt out to clients."""
         self.own: dict[str, OwnModel] = dict(config.models.own)
@@ -72,7 +71,7 @@ class Architectures:
         """What `models.fit_types` found out about each architecture."""
         self._assign(clients)
         self._name_server_model(method)
-        self._check_outputs(data.dataset.classes)
+        self._check_outputs(held.agreement.classes)
         self._try_own_models(config.stack_size(len(clients)))
 
     def _assign(self, clients: Sequence[str]) -> None:
@@ -232,11 +231,11 @@ class Architectures:
         return wanted and not models.has_half(model)
 
 
-def _output_count(data: FederatedData, method: Method) -> int:
+def _output_count(held: Holdings, method: Method) -> int:
     """One output per private class; and one per public class, if the method learns from labels of other classes."""
-    outputs = len(data.dataset.classes)
-    if data.public is not None and Need.PUBLIC_LABELS in method.needs and data.public.dataset.first_class:
-        outputs += len(data.public.dataset.classes)
+    outputs = len(held.agreement.classes)
+    if held.public is not None and Need.PUBLIC_LABELS in method.needs and held.public.dataset.first_class:
+        outputs += len(held.public.dataset.classes)
     return outputs
 
 

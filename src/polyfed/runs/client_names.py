@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from polyfed.data import Natural
+from polyfed.data import Natural, Rotated
 from polyfed.errors import ConfigError
 from polyfed.federation.roster import Names
-from polyfed.runs.config import Data
+from polyfed.runs.data_section import Data
 
 LONGEST = 60
 
 
-def client_names(wanted: Data, clients: int, words: Sequence[str] | None, models: Iterable[str]) -> Names:
-    """The names of so many clients.
+def client_names(wanted: Data, clients: int, words: Sequence[str] | None) -> Names:
+    """The names of so many clients: their identities, which depend on nothing but the data.
 
-    words: the words that tell the clients of a natural partition apart, if each has one.
-    models: the names of models, which clients cannot have too.
+    words: the words that tell the clients of a natural partition apart, or those that a partition of one's own gives
+        them; None if it gives none.
     """
     given = wanted.names
     if given is not None:
@@ -26,25 +26,25 @@ def client_names(wanted: Data, clients: int, words: Sequence[str] | None, models
                 f"data.names: {len(given)} names for {clients} clients; give one for each, or none"
             )
         return Names(clients, given)
-    if words is None or not isinstance(wanted.partition, Natural):
+    if words is None or isinstance(wanted.partition, Rotated):
         return Names(clients)
-    return Names(clients, safe_names(words, wanted.partition.column, models))
+    prefix = wanted.partition.column if isinstance(wanted.partition, Natural) else "client"
+    return Names(clients, safe_names(words, prefix))
 
 
-def safe_names(words: Sequence[str], column: str, models: Iterable[str] = ()) -> list[str]:
+def safe_names(words: Sequence[str], column: str) -> list[str]:
     """A name for each word of a column, the word itself where it can be one.
 
     Names are those of files and of random streams, and must not be read as numbers. So whatever is not a letter or
-    digit becomes a dash; a word that does not begin with a letter, or is the name of a model or of the server, has the
-    column's name before it (`clinic-1`); and of words that would have one name the later ones are numbered (`north-2`).
+    digit becomes a dash; a word that does not begin with a letter, or is the server's name, has the column's name
+    before it (`clinic-1`); and of words that would have one name the later ones are numbered (`north-2`).
     """
     prefix = _cleaned(column)
     if not prefix[:1].isalpha():
         prefix = "client"
     names: dict[int, str] = {}
-    reserved = {"server", *(model.casefold() for model in models)}
-    seen = set(reserved)
-    candidates = [_candidate(word, prefix, reserved) for word in words]
+    seen = {"server"}
+    candidates = [_candidate(word, prefix) for word in words]
     # Words that can stay as they are come first: `a-b` is not renamed because there is also an `a b`.
     for place in sorted(range(len(words)), key=lambda place: candidates[place] != words[place]):
         name, number = candidates[place], 1
@@ -56,9 +56,9 @@ def safe_names(words: Sequence[str], column: str, models: Iterable[str] = ()) ->
     return [names[place] for place in range(len(words))]
 
 
-def _candidate(word: str, prefix: str, reserved: set[str]) -> str:
+def _candidate(word: str, prefix: str) -> str:
     name = _cleaned(word)
-    if name[:1].isalpha() and name.casefold() not in reserved:
+    if name[:1].isalpha() and name.casefold() != "server":
         return name
     return f"{prefix}-{name}" if name else prefix
 

@@ -8,32 +8,27 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 from yaml import YAMLError
 
 import polyfed.methods  # noqa: F401  (registers them)
-from polyfed.data import Dirichlet, Natural, PartitionSettings, PublicSettings, Rotated
 from polyfed.errors import ConfigError
 from polyfed.federation.method import Method, MethodSettings, find
 from polyfed.federation.wire import WireSettings
 from polyfed.learn import METRICS, MetricName, Training, can_stack
 from polyfed.machine import cores
 from polyfed.models import Budget, modules_to_trust, trust_flags
+from polyfed.runs.data_section import Data, Share
 from polyfed.runs.keys import outer_first, parse_assignment, set_key
 from polyfed.schema import SECTION, OneOrMore, as_list, check_sizes, explain
 from polyfed.yaml_files import UnfitYaml, parse_yaml, read_yaml
 
-DEFAULT_CLIENTS = 8
 LONGEST_TIMEOUT = 1e6  # seconds, twelve days; the system's clocks overflow far above
 MOST_FEATURES = 2**16  # a layer of this width takes some hundred MB
 STACK_MOST = 10  # more clients in one stack measured no faster
 VARIANTS = "variants"  # the section of a run file that sweeps alone read
 RUN_NAME = re.compile(r"[\w-][\w.-]*")
-CLIENT_NAME = re.compile(
-    r"[^\W\d_]([^\W_]|[.-]){0,99}"
-)  # begins with a letter: 7 and 0-5 are numbers of clients
 
-Share = Annotated[float, Field(ge=0, lt=1)]
 ModelName = Annotated[str, Field(max_length=250)]
 
 
@@ -48,87 +43,6 @@ class MethodChoice(Section):
 
     name: Annotated[str, Field(max_length=100)] = "fedavg"
     settings: dict[str, Any] = {}
-
-
-class Data(Section):
-    """Which data, and who holds what of it."""
-
-    source: str = "digits"
-    """A named set (`polyfed data` lists them), a parquet, CSV or .npz file, or a folder of images by class."""
-    image: str | None = None
-    """The column with images, where polyfed cannot find it by itself."""
-    label: str | None = None
-    """The column with labels, where polyfed cannot find it by itself."""
-    drop: list[str] = []
-    """Columns of a table that are not learnt from, such as an id."""
-    size: Annotated[int, Field(ge=8)] | None = None
-    """Resize images to so many pixels a side."""
-    limit: Annotated[int, Field(ge=2)] | None = None
-    """Use only this many rows; the shares of classes are kept."""
-    per_class: Annotated[int, Field(ge=1)] | None = None
-    """Use only this many rows of each class."""
-    clients: Annotated[int, Field(ge=1)] | None = None
-    """How many clients; where not given, as many as a natural partition or `names` has, else 8."""
-    names: Annotated[list[str], OneOrMore] | None = None
-    """The clients' names, in their order, for files and history. Where not given: the words of a natural partition's
-    column, else client-0, client-1 …"""
-    partition: PartitionSettings = Dirichlet()
-    validation: Share = 0.1
-    """Share of each client's rows on which the best round is chosen."""
-    test: Share = 0.2
-    """Share of each client's rows on which it is scored."""
-    public: PublicSettings = PublicSettings()
-
-    def client_count(self) -> int | None:
-        if self.clients is not None or isinstance(self.partition, Natural | Rotated):
-            return self.clients
-        return DEFAULT_CLIENTS if self.names is None else len(self.names)
-
-    @field_validator("partition", mode="before")
-    @classmethod
-    def _read_partition(cls, value: Any) -> Any:
-        """A partition whose kind is left out is the default one."""
-        return {"kind": "dirichlet", **value} if isinstance(value, Mapping) else value
-
-    @field_validator("drop", mode="before")
-    @classmethod
-    def _read_drop(cls, value: Any) -> Any:
-        """Names as text, where YAML reads 7 as a number."""
-        names = as_list(value)
-        if not isinstance(names, list | tuple):
-            return value
-        return [str(name) if isinstance(name, int) else name for name in names]
-
-    @field_validator("names")
-    @classmethod
-    def _check_names(cls, names: list[str] | None) -> list[str] | None:
-        seen: set[str] = set()
-        for name in names or ():
-            if not CLIENT_NAME.fullmatch(name):
-                raise ValueError(
-                    f"'{name:.60}' cannot be a name: begin with a letter, go on with at most 99 letters, digits, dots"
-                    " and dashes"
-                )
-            if name.partition(".")[0] == "server":
-                raise ValueError(f"'{name}' reads like the server's name: choose another")
-            if name in seen:
-                raise ValueError(f"'{name}' is there twice: every client needs a name of its own")
-            seen.add(name)
-        return names
-
-    @model_validator(mode="after")
-    def _one_name_each(self) -> Data:
-        if self.names is not None and self.clients is not None and len(self.names) != self.clients:
-            raise ValueError(
-                f"{len(self.names)} names for {self.clients} clients; give one for each, or none"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _leave_some(self) -> Data:
-        if self.validation + self.test >= 1:
-            raise ValueError("validation and test together must leave some rows to train on")
-        return self
 
 
 class BudgetSection(Section):
@@ -184,11 +98,6 @@ class Models(Section):
         """Every model that is named here."""
         server = [self.server] if self.server and self.server != SMALLEST_MODEL else []
         return [*self.names, *self.shares, *self.clients.values(), *server]
-
-    @property
-    def to_trust(self) -> str:
-        """What a command that reads a run with these models must be given: ` --trust my_models`."""
-        return trust_flags(modules_to_trust(self.all_names()))
 
     @field_validator("shares")
     @classmethod
@@ -323,8 +232,18 @@ class RunConfig(Section):
     def as_file(self) -> dict[str, Any]:
         """The run file that gives exactly this config."""
         content = self.model_dump(mode="json")
+        content["data"] = self.data.as_file()
         content["method"] = {"name": self.method.name, **self.method.settings}
         return content
+
+    def code_names(self) -> list[str]:
+        """Every name here that may stand for a function of a module of the user's own."""
+        return [*self.models.all_names(), *self.data.code_names()]
+
+    @property
+    def to_trust(self) -> str:
+        """What a command that reads a run with this config must be given: ` --trust my_models`."""
+        return trust_flags(modules_to_trust(self.code_names()))
 
 
 def settings_of(method: type[Method], given: Mapping[str, Any]) -> MethodSettings:

@@ -11,11 +11,12 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 
-from polyfed.data import InputForm
+from polyfed.data import Agreement, InputForm
 from polyfed.federation.ledger import Purpose
 from polyfed.federation.message import Direction
 from polyfed.learn import CONFUSION, MetricName
 from polyfed.runs.assignment import MOST, Count
+from polyfed.runs.holdings import WholeTest
 
 LARGEST = 1e15  # rounds, seconds and any other number of a run: far above any
 MOST_INPUTS = 50_000_000  # numbers in one row: as many as an image may have pixels
@@ -88,6 +89,12 @@ class Clients(_Part):
 # -- data.json -------------------------------------------------------------------------------------------------
 
 
+Means = list[Number]
+Deviations = list[Annotated[Number, Field(gt=0)]]
+Pair = Annotated[tuple[Means, Deviations], Strict(False)]
+"""Normalisation constants: a mean and a deviation for each channel or feature; a tuple is a list in JSON."""
+
+
 class Description(_Part):
     """What the data are: `data.json`."""
 
@@ -97,11 +104,13 @@ class Description(_Part):
     shape: Annotated[list[Size], Field(min_length=1, max_length=3)]
     features: list[str]
     scaled: bool
-    mean: list[Number]
-    std: list[Annotated[Number, Field(gt=0)]]
+    constants: Pair | dict[str, Pair]
+    """By what rows are normalised: the same for all, or by the client's name."""
     classes: Annotated[list[str], Field(min_length=1)]
     label: str | None
     image: str | None
+    whole_test: WholeTest
+    fingerprints: dict[str, str]
 
     @model_validator(mode="after")
     def _agrees(self) -> Description:
@@ -111,25 +120,39 @@ class Description(_Part):
             raise ValueError("not a name for each feature")
         if self.scaled and len(self.shape) != 3:
             raise ValueError("only images are scaled")
-        if not len(self.mean) == len(self.std) == self.shape[-1]:
+        known = self.constants if isinstance(self.constants, dict) else {"": self.constants}
+        if any(not len(mean) == len(std) == self.shape[-1] for mean, std in known.values()):
             raise ValueError("not a mean and a deviation for each channel or feature")
+        if known is self.constants and self.clients is not None and set(self.clients) != set(known):
+            raise ValueError("not a mean and a deviation for each client")
         if self.outputs[: len(self.classes)] != self.classes:
             raise ValueError("the first outputs stand for the classes")
         return self
 
     @property
-    def form(self) -> InputForm:
-        """What new rows are brought into."""
-        return InputForm(
+    def agreement(self) -> Agreement:
+        """What all rows have in common."""
+        return Agreement(
             shape=tuple(self.shape),
             features=tuple(self.features),
             scaled=self.scaled,
-            mean=tuple(self.mean),
-            std=tuple(self.std),
             classes=tuple(self.classes),
             label=self.label,
             image=self.image,
         )
+
+    def form(self, client: str) -> InputForm | None:
+        """What new rows are brought into, for the model that a client uses; None for one who has no form of its own.
+
+        client: its name; or `server`, which normalises as all do, if all do alike.
+        """
+        constants = self.constants
+        if isinstance(constants, dict):
+            if client not in constants:
+                return None
+            constants = constants[client]
+        mean, std = constants
+        return InputForm.of(self.agreement, (tuple(mean), tuple(std)))
 
 
 # -- summary.json and history.jsonl ----------------------------------------------------------------------------

@@ -25,7 +25,16 @@ from polyfed.federation.engine import DIVERGED, Failure
 from polyfed.federation.fields import Declared, OwnWeights
 from polyfed.federation.fleet import EngineFleet
 from polyfed.federation.message import Fields, Kind, Weights
-from polyfed.federation.method import Method, Reply, StepOwner, client_step, reads_only, server_step
+from polyfed.federation.method import (
+    ForEach,
+    Method,
+    Reply,
+    Step,
+    StepOwner,
+    client_step,
+    reads_only,
+    server_step,
+)
 from polyfed.federation.nodes import Assistant, Client, Measurement, Part, ScratchModels, Server
 from polyfed.federation.roster import Facts, Roster
 from polyfed.learn import MetricName
@@ -51,8 +60,13 @@ class ClientObserver:
         parts: dict[Part, Rows] = {
             "validation": me.data.whole_validation or me.data.validation,
             "own": me.data.test,
-            "whole": me.data.whole_test[whole],
         }
+        if me.data.whole_test is not None:
+            parts["whole"] = me.data.whole_test[whole]
+        return self.measured(me, model, parts)
+
+    def measured(self, me: Client, model: nn.Module, parts: Mapping[Part, Rows]) -> Measurement:
+        """What a model reaches on these rows; what has no rows is left out."""
         found: Measurement = {}
         with learn.evaluating(model):
             for part, rows in parts.items():
@@ -80,7 +94,7 @@ class EvaluationSteps(StepOwner):
     """The steps with which a run looks at its models. Every method's run has them."""
 
     sends: ClassVar[Declared] = {"weights": OwnWeights()}
-    tells: ClassVar = {"part": Kind.CONTROL}
+    tells: ClassVar = {"part": Kind.CONTROL, "models": Kind.WEIGHTS}
     stages = (RESULT,)
 
     def __init__(self, method: Method, among: int | None, metrics: Sequence[MetricName] = ()) -> None:
@@ -99,6 +113,14 @@ class EvaluationSteps(StepOwner):
         me.measured[RESULT] = self.observer.scores(me, model, slice(*part) if part else slice(None))
         return {}
 
+    @client_step
+    @reads_only
+    def examine_servers(self, me: Client, models: Mapping[str, Weights]) -> Fields:
+        """Score the server's model, or several that answer with their mean logits, on the client's own test rows."""
+        model = _together(me.scratch_model, models)
+        me.measured[RESULT] = self.observer.measured(me, model, {"own": me.data.test})
+        return {}
+
     @client_step(sends=("weights",))
     @reads_only
     def final_model(self, me: Client, weights: Weights | None = None) -> Fields:
@@ -111,6 +133,7 @@ class EvaluationSteps(StepOwner):
 
         Where metrics are asked for, the logits themselves: they stay at the server.
         """
+        assert helper.test is not None, "parts are of a test set that there is"
         model = _together(helper.scratch_model, models)
         x, y = helper.tensors(helper.test[slice(*part)], _first(model))
         if self.observer.metrics:
@@ -150,15 +173,18 @@ class Evaluation:
         count_test_rows: Callable[[], int],
         *,
         others: bool,
+        no_whole_test: bool = False,
     ) -> None:
         """scored: the clients that are looked at. count_test_rows: of the whole test set, which may be costly to put
-        together. others: whether that is made of the clients' own test rows, so that the others' can be told apart."""
+        together. others: whether that is made of the clients' own test rows, so that the others' can be told apart.
+        no_whole_test: whether there is none."""
         self.steps = steps
         self.method = steps.method
         self.fleet = fleet
         self.scored = scored
         self._count_test_rows = count_test_rows
         self.others = others
+        self.no_whole_test = no_whole_test
         self._server: dict[str, Measurement] = {}
 
     @property
@@ -177,9 +203,21 @@ class Evaluation:
     # -- the server's ----------------------------------------------------------------------------------------
 
     def measure(self, stage: str, models: Mapping[str, Weights]) -> None:
-        """Score a server's model, or several as an ensemble, on the whole test set (in rounds that are evaluated)."""
-        if self.fleet.measuring and self.test_rows:
+        """Score a server's model, or several as an ensemble (in rounds that are evaluated).
+
+        On the whole test set; where there is none, on the clients' own test rows.
+        """
+        if not self.fleet.measuring:
+            return
+        if self.test_rows:
             self._server[stage] = self._on_whole(models)
+        elif self.no_whole_test and (found := self._on_clients(models)):
+            self._server[stage] = found
+
+    def _on_clients(self, models: Mapping[str, Weights]) -> Measurement:
+        """What a model reaches on the own test rows of all that are scored: each looks at its own, counts are added."""
+        found = self._looked(self.steps.examine_servers, self.scored, None, {"models": dict(models)})
+        return metrics.added(list(found.values()), self.metrics)
 
     def _on_whole(self, models: Mapping[str, Weights]) -> Measurement:
         """What a model, or several as an ensemble, reach on the whole test set, on all of the engine's workers."""
@@ -237,9 +275,15 @@ class Evaluation:
         payload: Mapping[str, Any],
         parts: Mapping[int, list[int]] | None = None,
     ) -> dict[int, Measurement]:
-        before = len(self.fleet.reports)
         each = (lambda facts: {"part": parts[facts.index]}) if parts is not None else None
-        for _ in self.fleet.look(self.steps.examine, clients, each, **payload):
+        return self._looked(self.steps.examine, clients, each, payload)
+
+    def _looked(
+        self, step: Step, clients: Sequence[Facts], each: ForEach | None, payload: Mapping[str, Any]
+    ) -> dict[int, Measurement]:
+        """What clients measured in a step that looks at models."""
+        before = len(self.fleet.reports)
+        for _ in self.fleet.look(step, clients, each, **payload):
             pass
         found = self.fleet.reports[before:]
         del self.fleet.reports[before:]
@@ -292,12 +336,11 @@ class Evaluation:
         if notes:
             line["noted"] = {name: _mean(values) if values else None for name, values in notes.items()}
         if self._server:
-            line["server"] = {
-                stage: metrics.accuracy(found["whole"]) for stage, found in self._server.items()
-            }
+            part: Part = "own" if self.no_whole_test else "whole"
+            line["server"] = {stage: metrics.accuracy(found[part]) for stage, found in self._server.items()}
             if self.metrics:
                 line["server_metrics"] = {
-                    stage: found["metrics"]["whole"] for stage, found in self._server.items()
+                    stage: found["metrics"][part] for stage, found in self._server.items()
                 }
         if self.fleet.failures:
             line["failures"] = [_told(failure, roster) for failure in self.fleet.failures]

@@ -16,6 +16,7 @@ from polyfed.federation.roster import Roster
 from polyfed.models import Budget
 from polyfed.runs.assignment import Assignment
 from polyfed.runs.config import RunConfig
+from polyfed.runs.holdings import Holdings
 from polyfed.seeds import Seeds
 
 
@@ -41,8 +42,15 @@ class Federation(Protocol):
         """The clients as an engine needs them."""
 
     @property
-    def fingerprint(self) -> str:
-        """What ties a run to its data: another one when it is resumed is refused."""
+    def holdings(self) -> Holdings:
+        """Who holds what."""
+
+    @property
+    def fingerprints(self) -> Mapping[str, str]:
+        """What ties a run to its data, by whose they are: others when it is resumed are refused."""
+
+    def verify_data(self) -> None:
+        """Compare what was decoded before with its fingerprints: a run that is resumed must go on with the same."""
 
     @property
     def description(self) -> Mapping[str, Any]:
@@ -63,7 +71,7 @@ class Federation(Protocol):
 
     @property
     def whole_rows(self) -> int:
-        """How many rows the whole test set has."""
+        """How many rows the whole test set has; 0 where there is none."""
 
     @property
     def own_in_whole(self) -> bool:

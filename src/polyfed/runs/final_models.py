@@ -15,7 +15,7 @@ from polyfed.federation import Facts, Method, Server, Weights
 from polyfed.federation.message import METADATA_KEY, header_of
 from polyfed.federation.roster import Roster
 from polyfed.runs.config import MOST_FEATURES
-from polyfed.runs.contents import Description, Name, Size, read_as
+from polyfed.runs.contents import Description, Name, Pair, Size, read_as
 from polyfed.runs.evaluation import Evaluation
 from polyfed.runs.federation import Federation
 
@@ -33,6 +33,11 @@ class ModelFacts(BaseModel):
     outputs: Size
     norm: models.Norm
     features: Annotated[int, Field(ge=1, le=MOST_FEATURES)] | None
+    columns: list[str]
+    """The names of the columns of an input, in their order; none for images and arrays."""
+    classes: list[str]
+    constants: Pair | None
+    """By what inputs are normalised, where that is one and the same for all who use the model."""
 
 
 def read_facts(data: bytes, description: Description) -> ModelFacts:
@@ -67,17 +72,21 @@ def write(
     A file for each client that has a model of its own, one per architecture where clients share one, and the server's.
     """
     digests: dict[str, str] = {}
-    for name, architecture, weights in _final(federation, server, evaluation, trained):
+    held = federation.holdings
+    for file, client, architecture, weights in _final(federation, server, evaluation, trained):
+        constants = held.constants.get(client) if isinstance(held.constants, Mapping) else held.constants
         facts = ModelFacts(
             architecture=architecture,
             shape=list(server.shape),
             outputs=server.outputs,
             norm=federation.config.models.norm,
             features=federation.config.models.features,
+            columns=list(held.agreement.features),
+            classes=list(held.agreement.classes),
+            constants=constants and (list(constants[0]), list(constants[1])),
         )
         # One key: safetensors writes several in no fixed order, and equal models should be equal files.
         metadata = {METADATA_KEY: json.dumps(facts.model_dump())}
-        file = _file(name)
         tensors = {key: tensor.contiguous() for key, tensor in weights.items()}
         data = safetensors.torch.save(tensors, metadata)
         folder.write(file, data)
@@ -87,19 +96,20 @@ def write(
 
 def _final(
     federation: Federation, server: Server, evaluation: Evaluation, trained: Sequence[Facts]
-) -> Iterator[tuple[str, str, Weights]]:
-    """Name, architecture and weights of each."""
+) -> Iterator[tuple[str, str, str, Weights]]:
+    """File, client whose it is, architecture and weights of each."""
     roster, method = federation.roster, federation.method
     if _own_models(method):
         for reply in evaluation.final_models(trained, server):
-            yield reply.client.name, reply.client.architecture, reply["weights"]
+            name = reply.client.name
+            yield own_file(name), name, reply.client.architecture, reply["weights"]
     firsts = [int((roster.which == place).argmax()) for place in range(len(roster.architectures))]
     for facts in (roster[index] for index in firsts):
         served = method.serves(server, facts)
         if served is not None:
-            yield facts.architecture, facts.architecture, served
+            yield shared_file(facts.architecture), "", facts.architecture, served
     if server.model is not None and server.architecture is not None:
-        yield "server", server.architecture, learn.weights_of(server.model)
+        yield own_file("server"), "", server.architecture, learn.weights_of(server.model)
 
 
 def missing(federation: Federation, files: Mapping[str, str], reasons: Mapping[str, str]) -> dict[str, str]:
@@ -113,7 +123,7 @@ def missing(federation: Federation, files: Mapping[str, str], reasons: Mapping[s
     holders = set(roster.holders().tolist())
     told = {name: f"it failed: {reason}" for name, reason in reasons.items()}
     told |= {roster.name(index): NO_ROWS for index in range(len(roster)) if index not in holders}
-    return {name: reason for name, reason in told.items() if _file(name) not in files}
+    return {name: reason for name, reason in told.items() if own_file(name) not in files}
 
 
 def _own_models(method: Method) -> bool:
@@ -121,8 +131,14 @@ def _own_models(method: Method) -> bool:
     return "model" in method.keeps or method.personal
 
 
-def _file(name: str) -> str:
-    return f"{models.file_name(name)}.safetensors"
+def own_file(name: str) -> str:
+    """The file of a client's own model, or of the server's."""
+    return f"{name}.safetensors"
+
+
+def shared_file(architecture: str) -> str:
+    """The file of the model that the clients of an architecture share: no client's name has an underscore."""
+    return f"shared_{models.file_name(architecture)}.safetensors"
 
 
 def shared_by(roster: Roster) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def generated(run: Path, client: str, rows: int = ROWS, *, trust: models.Trust =
 
     trust: as for `api.load_model`.
     """
-    form = form_of(run)  # it says what is wrong with a folder that is no run
+    form = form_of(run, client)  # it says what is wrong with a folder that is no run
     config = read_config(run / "config.yaml")
     settings = config.method_settings()
     if not isinstance(settings, imitation.ImitationSettings) or not settings.keep_generator:

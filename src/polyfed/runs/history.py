@@ -16,7 +16,7 @@ from polyfed.runs.assignment import Assignment
 from polyfed.runs.config import RunConfig
 from polyfed.runs.contents import Description
 from polyfed.runs.failures import FailedStep, failed_steps, failure_lines
-from polyfed.runs.manifest import CONFIG, DESCRIPTION, HISTORY, LEDGER, RunFiles, other_data, read_manifest
+from polyfed.runs.manifest import CONFIG, DESCRIPTION, HISTORY, LEDGER, RunFiles, read_manifest
 from polyfed.runs.states import verify_states
 from polyfed.schema import explain
 from polyfed.yaml_files import read_yaml
@@ -71,7 +71,7 @@ class RunRecord:
     @property
     def resume_command(self) -> str:
         """What to type so that the run goes on."""
-        return f"polyfed resume {self.path}{RunConfig.model_validate(self.config).models.to_trust}"
+        return f"polyfed resume {self.path}{RunConfig.model_validate(self.config).to_trust}"
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -162,7 +162,7 @@ class RunRecord:
         """Why another run's result cannot be subtracted from this one's, in words; nothing if it can."""
         theirs = other._federation
         found = [words for words, part in self._federation.items() if part != theirs[words]]
-        if found[:1] != ["other data"] and other_data(self.manifest["data"], other.manifest["data"]):
+        if found[:1] != ["other data"] and self.manifest["data"] != other.manifest["data"]:
             found.insert(0, "other data")
         mine, length = self.summary["rounds"], other.summary["rounds"]
         return found if mine == length else [*found, f"{length} rounds instead of {mine}"]

@@ -91,16 +91,19 @@ def is_finished(path: Path, manifest: Mapping[str, Any] | None = None) -> bool:
         return False
 
 
-def other_data(there: str, here: str) -> str:
-    """Which of the data are others by these fingerprints: `test`, `test and public` …; nothing if all are the same.
+FEW_NAMES = 8  # in a message
 
-    A fingerprint is that of the training rows, and `test=…` and `public=…`.
-    """
-    olds, news = there.split(" "), here.split(" ")
-    if len(olds) != len(news):
-        return "all"
-    names = ["training", *(part.partition("=")[0] for part in news[1:])]
-    return " and ".join(name for name, old, new in zip(names, olds, news, strict=True) if old != new)
+
+def data_digest(fingerprints: Mapping[str, str]) -> str:
+    """One digest of all data; whose they are is in `data.json`, so that the manifest does not grow with the clients."""
+    return digest(json.dumps(fingerprints, sort_keys=True).encode())
+
+
+def other_data(there: Mapping[str, str], here: Mapping[str, str]) -> str:
+    """Whose data are others by these fingerprints: `test`, `north and south` …; nothing if all are the same."""
+    names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+    more = len(names) - FEW_NAMES
+    return " and ".join([*names[:FEW_NAMES], *([f"{more} more"] if more > 0 else [])])
 
 
 @dataclass(frozen=True)

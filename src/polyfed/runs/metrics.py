@@ -134,6 +134,23 @@ def with_nulls(score: Measurement, names: Sequence[MetricName]) -> Measurement:
     return {**score, "metrics": filled}
 
 
+def added(scores: Sequence[Measurement], names: Sequence[MetricName]) -> Measurement:
+    """What one model reaches on several clients' own rows, in one: counts are added; of other metrics, the mean.
+
+    names: what is asked for beside accuracy.
+    """
+    own = [score["own"] for score in scores if "own" in score]
+    if not own:
+        return {}
+    found: Measurement = {"own": [sum(right for right, _ in own), sum(of for _, of in own)]}
+    over = _summarise_metrics(scores).get("own", {})
+    if names:
+        found["metrics"] = {
+            "own": {name: value["mean"] if isinstance(value, dict) else value for name, value in over.items()}
+        }
+    return found
+
+
 def with_others(score: Measurement) -> Measurement:
     """A score with its part on the other clients' rows of the whole test set (cross-domain performance)."""
     if "own" not in score or "whole" not in score:

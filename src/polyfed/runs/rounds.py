@@ -31,7 +31,7 @@ from polyfed.runs.checkpoint import RunDirectory, disk_trouble
 from polyfed.runs.evaluation import Evaluation, EvaluationSteps
 from polyfed.runs.failures import FAILURES_LOG, diverged, last_reasons
 from polyfed.runs.federation import Federation, cohorts_of, scored_clients
-from polyfed.runs.manifest import other_data
+from polyfed.runs.manifest import data_digest, other_data
 from polyfed.runs.signals import ROUND_SECONDS
 from polyfed.runs.soundness import Soundness
 
@@ -95,6 +95,7 @@ class Run:
             [roster[index] for index in scored],
             lambda: self.federation.whole_rows,
             others=self.federation.own_in_whole,
+            no_whole_test=self.federation.holdings.whole_test_is == "none",
         )
         self.server.workers = self.fleet
         self.server.observer = self.evaluation
@@ -344,7 +345,7 @@ class Run:
             "prepared": self.prepared,
             "seconds": self.seconds,
             "finished": self.finished,
-            "data": self.federation.fingerprint,
+            "data": data_digest(self.federation.fingerprints),
         }
         self.directory.commit(self.round, label, self.server.state(), saved, facts)
         self._saved_at = time.monotonic()
@@ -360,8 +361,9 @@ class Run:
         """Be what the last checkpoint was."""
         state = self.directory.rewind()
         manifest = self.directory.manifest
-        others = other_data(manifest["data"], self.federation.fingerprint)
-        if others:
+        if manifest["data"] != data_digest(self.federation.fingerprints):
+            began = self.directory.files.description().fingerprints
+            others = other_data(began, self.federation.fingerprints)
             raise RunError(
                 f"the data are not those that {self.path} began with ({others}): it cannot be resumed with others"
             )

@@ -1,87 +1,107 @@
-"""Sets a federation up from a config: its data, its models, its nodes. Clients are made on demand."""
+"""Sets a federation up from a config: its data, its models, its nodes. Clients are made on demand.
+
+`set_up` gives back what a run needs of it, the protocol `Federation`; the class is nobody else's affair.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
-from polyfed import models as known_models
-from polyfed.data import InputForm, Rows, verify
-from polyfed.errors import ConfigError, MethodError
+from polyfed.data import verify
+from polyfed.errors import MethodError
 from polyfed.federation.method import Method, Need
-from polyfed.federation.nodes import Assistant, Client, Holdings, ScratchModels, Server
+from polyfed.federation.nodes import Assistant, Client, ScratchModels, Server
 from polyfed.federation.roster import FederationFacts, Roster
 from polyfed.runs.architectures import Architectures, ModelMaker, assignment_of
 from polyfed.runs.assignment import Assignment
-from polyfed.runs.client_names import client_names
 from polyfed.runs.config import RunConfig, pick_device
+from polyfed.runs.cut_data import CutData
+from polyfed.runs.data_section import TrainAndTest
 from polyfed.runs.evaluation import ClientObserver
-from polyfed.runs.federated_data import GIVEN, FederatedData
-from polyfed.runs.federation import cohorts_of
+from polyfed.runs.federation import Federation, cohorts_of
+from polyfed.runs.holdings import GIVEN, Holdings
 from polyfed.runs.needs import check_needs
+from polyfed.runs.own_data import OwnData, own_sources
 from polyfed.seeds import Seeds
 
 logger = logging.getLogger(__name__)
 
 
-class Simulation:
-    """A federation simulated in one place: all of its data and models are here, its clients are made on demand.
+def set_up(
+    config: RunConfig,
+    data: Any = None,
+    models: Mapping[str, ModelMaker] | None = None,
+    method: Method | None = None,
+) -> Federation:
+    """A federation as a config says, simulated in one place.
 
-    given_data, given_models: from Python, the user's own data and models, instead of those that the config names.
+    data, models: from Python, the user's own, instead of those that the config names. Data are one data set that is
+        cut, or what each client brings, by its name.
     method: the method, where it is not the one that the config names.
     """
+    return Simulation(config, data, models, method)
+
+
+class Simulation:
+    """A federation simulated in one place: all of its data and models are here, its clients are made on demand."""
 
     def __init__(
         self,
         config: RunConfig,
-        given_data: Any = None,
-        given_models: Mapping[str, ModelMaker] | None = None,
-        method: Method | None = None,
+        given_data: Any,
+        given_models: Mapping[str, ModelMaker] | None,
+        method: Method | None,
     ) -> None:
         self.method = method or config.make_method()
         self.seeds = Seeds(config.seed)
         self.device = pick_device(config.device)
-        pooled = Need.ALL_DATA in self.method.needs
-        self.data = FederatedData(config, self.seeds, given_data, pooled=pooled)
-        self.dataset, self.partition = self.data.dataset, self.data.partition
-        self.labels, self.public, self.clients = self.data.labels, self.data.public, self.data.clients
-        self.classes = len(self.dataset.classes)
-        makers = given_models or {}
-        names = client_names(
-            config.data,
-            self.clients,
-            self.partition.names,
-            [*known_models.names(), *config.models.all_names(), *makers],
-        )
+        self.holdings, config = self._hold(config, given_data)
+        self.public, self.clients = self.holdings.public, len(self.holdings.names)
+        self.classes = len(self.holdings.agreement.classes)
         self.models = Architectures(
             config,
-            self.data,
+            self.holdings,
             self.method,
             seeds=self.seeds,
             device=self.device,
-            clients=names,
-            makers=makers,
+            makers=given_models or {},
         )
         config = self.models.config
         self.outputs = self.models.outputs
-        samples = self.data.samples()
-        self.roster = Roster(samples, self.models.names, self.models.which, names)
+        samples = self.holdings.samples()
+        self.roster = Roster(samples, self.models.names, self.models.which, self.holdings.names)
         self._check(config)
-        self.config = self._resolved(config, given_data is not None, given_method=method is not None)
-        self._log(int(samples.min()), int(samples.max()))
+        self.config = self._resolved(config, given_method=method is not None)
+        self._log(samples)
 
-    def _log(self, fewest: int, most: int) -> None:
+    def _hold(self, config: RunConfig, given: Any) -> tuple[Holdings, RunConfig]:
+        """Who holds what; and the config with what was given from Python, and what was found, in its place."""
+        pooled = Need.ALL_DATA in self.method.needs
+        sources = own_sources(config.data, given)
+        if sources is None:
+            changes = {"normalise": config.data.normalised, **({} if given is None else {"source": GIVEN})}
+            config = config.model_copy(update={"data": config.data.model_copy(update=changes)})
+            return CutData(config, self.seeds, given, pooled=pooled), config
+        clients = dict.fromkeys(sources, GIVEN) if given is not None else _as_config(sources)
+        config = config.model_copy(update={"data": config.data.brought(clients)})
+        alone = not self.method.sends and not pooled
+        return OwnData(config, self.seeds, sources, pooled=pooled, alone=alone), config
+
+    def _log(self, samples: NDArray[np.int64]) -> None:
         """Say what was decided."""
         public = "none" if self.public is None else f"{len(self.public)} rows of {self.public.dataset.name}"
         logger.info(
-            "%s: %d rows, %d classes; %d clients train on %d to %d rows each; public: %s",
-            *(self.dataset.name, len(self.dataset), self.classes),
-            *(self.clients, fewest, most, public),
+            "%s: %d classes; %d clients train on %d to %d rows each, %d in all; public: %s",
+            *(self.holdings.title, self.classes, self.clients),
+            *(int(samples.min()), int(samples.max()), int(samples.sum()), public),
         )
         counts = zip(self.models.names, np.bincount(self.models.which), strict=True)
         logger.info(
@@ -106,9 +126,6 @@ class Simulation:
                 f"{self.method.name} keeps nothing of a client: set training.keep_optimiser=false"
             )
         cohorts_of(config, self.clients)
-        taken = [name for name in self.models.names if name in self.roster.names]
-        if taken:
-            raise ConfigError(f"data.names: '{taken[0]}' is also the name of a model: rename the client")
         self.method.check(self._facts(config))
 
     def _needed_features(self) -> dict[str, int]:
@@ -128,7 +145,7 @@ class Simulation:
             feature_count=self.models.feature_count,
         )
 
-    def _resolved(self, config: RunConfig, given_data: bool, *, given_method: bool) -> RunConfig:
+    def _resolved(self, config: RunConfig, *, given_method: bool) -> RunConfig:
         """The config with every `auto` decided: what changes the arithmetic is part of it.
 
         So are the method's settings, all of them: another version may have other defaults.
@@ -140,8 +157,6 @@ class Simulation:
         if not given_method:
             settings = self.method.settings.model_dump(mode="json", by_alias=True)
             changes["method"] = config.method.model_copy(update={"settings": settings})
-        if given_data:
-            changes["data"] = config.data.model_copy(update={"source": GIVEN})
         if self.models.makers or self.models.own:
             changes["models"] = config.models.model_copy(
                 update={"names": self.models.dealt, "own": self.models.own}
@@ -155,25 +170,25 @@ class Simulation:
         return self
 
     @property
-    def fingerprint(self) -> str:
-        return self.data.fingerprint
+    def fingerprints(self) -> Mapping[str, str]:
+        return self.holdings.fingerprints
 
     def verify_data(self) -> None:
-        """Compare what was decoded before with its fingerprints: a run that is resumed must go on with the same."""
-        public = [] if self.public is None else [self.public.dataset]
-        for dataset in (self.dataset, self.whole_test.dataset, *public):
+        for dataset in self.holdings.data_sets():
             verify(dataset)
 
     @property
     def description(self) -> dict[str, Any]:
-        wanted = self.config.data
-        classes = list(self.dataset.classes)
+        held = self.holdings
         others = list(self.public.dataset.classes) if self.public and self.outputs > self.classes else []
         return {
             "clients": self.roster.names.given,
-            "partition_column": wanted.partition.domain,
-            "outputs": classes + others,
-            **InputForm.of(self.dataset, wanted.image).as_json(),
+            "partition_column": None if self.config.data.is_brought else self.config.data.partition.domain,
+            "outputs": [*held.agreement.classes, *others],
+            **asdict(held.agreement),
+            "constants": held.constants,
+            "whole_test": held.whole_test_is,
+            "fingerprints": held.fingerprints,
         }
 
     @cached_property
@@ -193,11 +208,11 @@ class Simulation:
 
     @property
     def whole_rows(self) -> int:
-        return len(self.data.whole_test)
+        return 0 if self.holdings.whole_test is None else len(self.holdings.whole_test)
 
     @property
     def own_in_whole(self) -> bool:
-        return self.data.own_in_whole
+        return self.holdings.whole_test_is == "clients" and self.config.evaluate.test_rows is None
 
     def stackable(self) -> frozenset[str]:
         return self.models.stackable()
@@ -212,7 +227,7 @@ class Simulation:
             shape=self.models.shape,
             outputs=self.outputs,
             classes=self.classes,
-            limits=self.dataset.limits,
+            limits=self.holdings.limits,
             model=self.models.build(name, "server model") if name else None,
             architecture=name,
             public=self.public,
@@ -224,7 +239,7 @@ class Simulation:
         return Client(
             facts=self.roster[index],
             model=model,
-            data=self.holdings(index),
+            data=self.holdings.seen_by(index),
             seeds=self.seeds,
             device=self.device,
             scratch_model=scratch_model,
@@ -243,7 +258,7 @@ class Simulation:
             outputs=self.outputs,
             classes=self.classes,
             public=self.public,
-            test=self.whole_test,
+            test=self.holdings.whole_test,
         )
 
     def name(self, index: int) -> str:
@@ -258,17 +273,10 @@ class Simulation:
     def own_model(self, index: int) -> nn.Module:
         return self.models.build(self.architecture(index), "own model", self.name(index))
 
-    # -- shorthands ------------------------------------------------------------------------------------------
 
-    @property
-    def whole_test(self) -> Rows:
-        return self.data.whole_test
-
-    @property
-    def architectures(self) -> tuple[str, ...]:
-        """Every architecture that a client trains."""
-        return self.models.names
-
-    def holdings(self, index: int) -> Holdings:
-        """What a client can see."""
-        return self.data.holdings(index)
+def _as_config(sources: Mapping[str, Any]) -> dict[str, str | TrainAndTest]:
+    """What clients bring, as the config has it."""
+    return {
+        name: source if isinstance(source, str) else TrainAndTest(**source)
+        for name, source in sources.items()
+    }

@@ -15,7 +15,11 @@ from torch import nn
 
 from polyfed import learn, models
 from polyfed.data import InputForm, read_new_rows
+from polyfed.errors import CheckpointError
+from polyfed.federation.roster import Names
 from polyfed.runs.manifest import RunFiles, read_manifest
+
+FEW_NAMES = 50  # listed in a message; of more clients only the first and the last
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,30 +57,34 @@ class TrainedModel(nn.Module):
     """
 
     polyfed_run: Path
+    polyfed_name: str
 
     # Not a property: where a model has set an attribute of that name, that one is found first.
     @functools.cached_property
     def classes(self) -> tuple[str, ...]:
         """The word for each class."""
-        return form_of(self.polyfed_run).classes
+        return _files(self.polyfed_run).description().agreement.classes
 
-    def predict(self, rows: Any) -> Predictions:
+    def predict(self, rows: Any, as_client: str | None = None) -> Predictions:
         """Classes and probabilities of new rows.
 
         rows: a CSV or parquet table with the columns of training in any order (others are ignored), an .npz file, an
             image or a folder of images; or an array, a mapping of columns by name, a pair (x, y). All as they come:
             they are brought into the form of the training data here.
+        as_client: the client as whose rows they are normalised. A client's model takes them as that client's; the
+            server's, or one that clients share, must be told where each client normalises by its own statistics.
         """
-        return predict(self, form_of(self.polyfed_run), rows)
+        return predict(self, form_of(self.polyfed_run, self.polyfed_name, as_client), rows)
 
 
-def as_trained(model: nn.Module, run: Path) -> TrainedModel:
+def as_trained(model: nn.Module, run: Path, name: str) -> TrainedModel:
     """The same model with what `TrainedModel` adds; attributes and methods of its own stay as they are."""
     layers = (*model.named_children(), *model.named_parameters(), *model.named_buffers())
     if {name for name, _ in layers} & {"classes", "predict"}:  # a class's attributes would hide these
         return cast("TrainedModel", model)
     model.__class__ = _trained_kind(type(model))
     model.polyfed_run = run.absolute()  # type: ignore[assignment]
+    model.polyfed_name = name  # type: ignore[assignment]
     assert isinstance(model, TrainedModel)
     return model
 
@@ -95,9 +103,36 @@ def predict(model: nn.Module, form: InputForm, rows: Any) -> Predictions:
     return Predictions(classes, probabilities, form.classes, new.names, new.labels)
 
 
-def form_of(run: Path) -> InputForm:
-    """The form of the data that a run's models were trained on."""
-    return RunFiles(run, read_manifest(run)).description().form
+def form_of(run: Path, name: str, as_client: str | None = None) -> InputForm:
+    """The form into which new rows are brought for a model of a run.
+
+    name: of the client whose model it is, or `server`, or an architecture.
+    as_client: the client as whose rows they are normalised; for a model that is nobody's own, where each client
+        normalises by its own statistics.
+    """
+    files = _files(run)
+    description = files.description()
+    names = Names(files.assignment().count, description.clients)
+    if as_client is not None and as_client not in names:
+        raise CheckpointError(f"no client of {run} is called '{as_client:.60}': use {few(names)}")
+    form = description.form(name if as_client is None else as_client)
+    if form is None:
+        raise CheckpointError(
+            f"each client of {run} normalises by its own statistics, and the model '{name:.60}' is not one client's:"
+            f" say as whose rows new ones are read, such as --as {names[0]} (from Python: as_client={names[0]!r});"
+            f" the clients are {few(names)}"
+        )
+    return form
+
+
+def _files(run: Path) -> RunFiles:
+    return RunFiles(run, read_manifest(run))
+
+
+def few(names: Names) -> str:
+    """The clients' names in a message; of many, or if they are numbered, only the first and the last."""
+    all_of_them = names.given is not None and len(names) <= FEW_NAMES
+    return ", ".join(names) if all_of_them else f"{names[0]} to {names[len(names) - 1]}"
 
 
 _kinds: dict[type[nn.Module], type[nn.Module]] = {}

@@ -284,7 +284,8 @@ def _clients_by_model(setting: str, scale: str) -> dict[str, int]:
         members = range(int(first), int(last or first) + 1)
         named += members
         counts[model] = len(members)
-    assert sorted(named) == list(range(config.data.clients or 0))
+    assert isinstance(config.data.clients, int)
+    assert sorted(named) == list(range(config.data.clients))
     return counts
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import polyfed
 from polyfed import disk
+from polyfed.data import Rows
 from polyfed.experiments.jobs import finished_record
 from polyfed.experiments.papers.chance import Accuracies
 from polyfed.experiments.papers.claims import (
@@ -62,7 +63,7 @@ from polyfed.experiments.reproduce.plan import ReproductionPlan, config_of
 from polyfed.report.figures import bubble_chart
 from polyfed.runs import api
 from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound, mean_and_spread
-from polyfed.runs.setup import Simulation
+from polyfed.runs.setup import set_up
 
 
 def conclude(plan: ReproductionPlan) -> tuple[MeasuredTable | None, list[Path]]:
@@ -201,15 +202,17 @@ def by_step(plan: ReproductionPlan, runs: Runs, line: PanelLine, unit: Unit) -> 
 def write_features(plan: ReproductionPlan, figure: FeaturesFigure) -> list[Path]:
     """Draw the whole test set along the two directions in which a model's features vary most, one panel per run."""
     panels, shares = [], {}
+    test: Rows | None = None
     for (run, _, _), job in plan.jobs.items():
         if finished_record(job.path) is not None:
-            simulation = Simulation(job.config)
-            test = simulation.whole_test
-            model = api.load_model(job.path, simulation.name(figure.client))
+            federation = set_up(job.config)
+            test = federation.holdings.whole_test
+            assert test is not None, "a data set that is cut has test rows"
+            model = api.load_model(job.path, federation.roster.name(figure.client))
             points, shares[run] = principal_components(features_of(model, test))
             share = f"{100 * sum(shares[run]):.0f} % of the variance"
             panels.append(FeaturesPanel(f"{figure.runs[run]} ({share})", points.numpy()))
-    if not panels:
+    if test is None:
         return []
     plan.folder.mkdir(parents=True, exist_ok=True)
     picture = plan.folder / f"{plan.stem}.png"
@@ -221,7 +224,7 @@ def write_holdings(plan: ReproductionPlan, figure: HoldingsFigure) -> list[Path]
     """Draw who holds what, with the first seed: one picture per column."""
     # All are set up before anything is written: the data may be missing.
     federations = {
-        column.key: Simulation(config_of(plan.paper, figure.run, column.setting, plan.scale, seed=0))
+        column.key: set_up(config_of(plan.paper, figure.run, column.setting, plan.scale, seed=0))
         for column in plan.columns
         if column.setting is not None
     }
@@ -229,12 +232,12 @@ def write_holdings(plan: ReproductionPlan, figure: HoldingsFigure) -> list[Path]
     pictures, counts = [], {}
     for column in plan.columns:
         federation = federations[column.key]
-        classes = federation.dataset.classes
-        held = federation.partition.class_counts(federation.labels, len(classes))
-        counts[column.key] = held.tolist()
-        title = f"{federation.dataset.name}, {federation.clients} clients, {plan.paper.column_name(column)}"
+        held, names = federation.holdings, federation.roster.names
+        by_class = held.class_counts()
+        counts[column.key] = by_class.tolist()
+        title = f"{held.title}, {len(names)} clients, {plan.paper.column_name(column)}"
         path = plan.folder / f"{plan.key}-{column.key}.png"
-        pictures.append(bubble_chart(held, classes, path, title, federation.roster.names.given))
+        pictures.append(bubble_chart(by_class, held.agreement.classes, path, title, names.given))
     return [_write_json(plan, {"samples by client and class": counts}), *pictures]
 
 

@@ -32,7 +32,7 @@ from polyfed.experiments.papers.terms import columns_judged, runs_for, terms_of
 from polyfed.runs.config import RunConfig, read_config
 from polyfed.runs.folders import RUNS_FOLDER
 from polyfed.runs.keys import flatten
-from polyfed.runs.setup import Simulation
+from polyfed.runs.setup import set_up
 
 DEFAULT_OUT = RUNS_FOLDER / "reproduce"
 DEFAULT_SCALE = "tiny"
@@ -224,7 +224,7 @@ def check_ready(plan: ReproductionPlan) -> None:
         if state_of(job) != "finished":
             left.setdefault(key.run, job)
     for job in left.values():
-        Simulation(job.config)
+        set_up(job.config)
 
 
 # -- looking at a plan --------------------------------------------------------------------------------------------

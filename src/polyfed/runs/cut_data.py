@@ -1,35 +1,30 @@
-"""The data of a federation: what is public, who holds what of the rest, and on what models are tested."""
+"""One data set, cut in one place: what is public, who holds what of the rest, and on what models are tested."""
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from polyfed import data
-from polyfed.data import DataSet, Rows
+from polyfed.data import Constants, DataSet, Holding, InputForm, Limits, Rows, agreement_of, no_normalisation
 from polyfed.errors import DataError
-from polyfed.federation.nodes import Holdings
+from polyfed.federation.nodes import ClientData
+from polyfed.runs.client_names import client_names
 from polyfed.runs.config import RunConfig
 from polyfed.runs.federation import scored_clients
+from polyfed.runs.holdings import GIVEN, Ints, Kept, WholeTest, as_seen, part_in_turn
 from polyfed.seeds import Seeds
-
-Ints = NDArray[np.int64]
 
 log = logging.getLogger(__name__)
 
-GIVEN = "(given from Python)"  # stands for the user's own data in a resolved config
-HOLDINGS_KEPT = 4096
 
-
-class FederatedData:
+class CutData:
     """A data set dealt out to clients. A client's rows are divided when they are asked for.
 
     given: the user's own data, instead of those that the config names.
@@ -40,12 +35,13 @@ class FederatedData:
         self.config = config
         self.seeds = seeds
         self.pooled = pooled
-        self._holdings: OrderedDict[int, Holdings] = OrderedDict()
         wanted = config.data
         settings = wanted.partition
         self._shared_origin = isinstance(settings, data.Rotated) and settings.shared_split
         self.dataset, self._test_set = self._load(given)
         self.labels = self.dataset.need_labels()
+        self.agreement = agreement_of(self.dataset, wanted.image)
+        self.title = self.dataset.name
         self._rank = self._rank_origins() if self._shared_origin else None
         self.public, self.private = data.make_public(
             wanted.public, self.dataset, seeds.numpy("public"), rank=self._rank, domain=settings.domain
@@ -53,7 +49,8 @@ class FederatedData:
         self.partition = data.make_partition(
             settings, self.dataset, wanted.client_count(), seeds.numpy("partition"), rows=self.private
         )
-        self.clients = len(self.partition)
+        self.names = client_names(wanted, len(self.partition), self.partition.names)
+        self.of, self.seen_by = Kept(self._hold), Kept(self._see)
         self._warn()
 
     def _warn(self) -> None:
@@ -70,32 +67,49 @@ class FederatedData:
             log.warning("'%s' has no test rows, so nothing will be scored: %s", self.dataset.name, remedy)
 
     def _load(self, given: Any) -> tuple[DataSet, DataSet | None]:
-        """The rows to learn from, and the data set's own test split if it has one that can be used."""
+        """The rows to learn from; and those of `data.test_set`, or the data set's own test split if there is one."""
         wanted = self.config.data
         if given is None and wanted.source == GIVEN:
             raise DataError("this run began with data of your own: pass them again as data=…")
         source = wanted.source if given is None else given
-        options: dict[str, Any] = {
-            "image": wanted.image,
-            "label": wanted.label,
-            "drop": wanted.drop,
-            "size": wanted.size,
-        }
+        options = wanted.reading()
         settings = wanted.partition
         if isinstance(settings, data.Natural):
             options["columns"] = (settings.column,)
         train: DataSet = data.load(source, "train", limit=wanted.limit, per_class=wanted.per_class, **options)
+        test: DataSet | None = None
         if isinstance(settings, data.Rotated):
             # Each domain is tested on rows of its own, and all on everybody's.
-            return data.prepare(settings, train), None
-        return train, data.load(source, "test", **options) if data.has_split(source, "test") else None
+            train = data.prepare(settings, train)
+        elif wanted.test_set is None and data.has_split(source, "test"):
+            test = data.load(source, "test", **options)
+        if wanted.test_set is not None:
+            test = data.load(wanted.test_set, like=train, part=True, **wanted.reading())
+            test = data.adapt(test, train).seen_as(classes=train.classes, mean=train.mean, std=train.std)
+        if wanted.normalised == "none":
+            train, test = _as_read(train), None if test is None else _as_read(test)
+        return train, test
 
     @property
-    def fingerprint(self) -> str:
-        """Of all that is learnt from and tested on: where it is another, so is the result. See `other_data`."""
+    def fingerprints(self) -> dict[str, str]:
         test = None if self._test_set is None else self._test_set.fingerprint
         public = None if self.public is None else self.public.dataset.fingerprint
-        return f"{self.dataset.fingerprint} test={test} public={public}"
+        return {"training": self.dataset.fingerprint, "test": str(test), "public": str(public)}
+
+    @property
+    def limits(self) -> Limits | None:
+        return self.dataset.limits
+
+    @property
+    def constants(self) -> Constants | Mapping[str, Constants]:
+        if self.config.data.normalised != "client":
+            return self.dataset.mean, self.dataset.std
+        each = (self.of(index).form for index in range(len(self.names)))
+        return {name: (form.mean, form.std) for name, form in zip(self.names, each, strict=True)}
+
+    def data_sets(self) -> Iterator[DataSet]:
+        yield self.dataset
+        yield from (rows.dataset for rows in (self.whole_test, self.public) if rows is not None)
 
     def _rank_origins(self) -> Ints:
         """An order of the images that domains are made from: public ones from the front, held out ones from the end.
@@ -111,7 +125,9 @@ class FederatedData:
         """The numbers of a client's training, validation and test rows."""
         wanted = self.config.data
         # Rotated copies of one image must fall on the same side in every domain, hence one stream for all.
-        rng = self.seeds.numpy("split") if self._shared_origin else self.seeds.numpy("split", index)
+        rng = (
+            self.seeds.numpy("split") if self._shared_origin else self.seeds.numpy("split", self.names[index])
+        )
         origin = self.dataset.column("origin") if self._shared_origin else None
         return data.split_client(
             self.partition.rows(index),
@@ -125,33 +141,45 @@ class FederatedData:
         )
 
     def samples(self) -> Ints:
-        """How many rows each client trains on."""
         if self._shared_origin:  # a few domains, whose rows must be divided to be counted
-            return np.array([len(self.split(index)[0]) for index in range(self.clients)])
+            return np.array([len(self.split(index)[0]) for index in range(len(self.names))])
         wanted = self.config.data
         sizes, place = np.unique(np.diff(self.partition.offsets), return_inverse=True)
         trained = [data.split_sizes(int(size), wanted.validation, wanted.test)[0] for size in sizes]
         return np.array(trained)[place]
 
-    def holdings(self, index: int) -> Holdings:
-        """What a client can see."""
-        known = self._holdings.get(index)
-        if known is None:
-            train, validation, test = self.split(index)
-            known = Holdings(
-                train=self.dataset.rows(train),
-                validation=self.dataset.rows(validation),
-                test=self.dataset.rows(test),
-                whole_test=self.whole_test,
-                whole_validation=self.whole_validation,
-                public=self.public,
-                own_public=self._own_public(index),
-                everyone=self.everyone if self.pooled else None,
-            )
-            self._holdings[index] = known
-            if len(self._holdings) > HOLDINGS_KEPT:
-                self._holdings.popitem(last=False)
-        return known
+    def class_counts(self) -> Ints:
+        return self.partition.class_counts(self.labels, len(self.dataset.classes))
+
+    def _hold(self, index: int) -> Holding:
+        train, validation, test = self.split(index)
+        seen = self.dataset
+        if self.config.data.normalised == "client":
+            mean, std = data.pooled([data.moments(seen.inputs, train)])
+            seen = seen.seen_as(mean=mean, std=std)
+        return Holding(
+            name=self.names[index],
+            train=seen.rows(train),
+            validation=seen.rows(validation),
+            test=seen.rows(test),
+            form=InputForm.of(self.agreement, (seen.mean, seen.std)),
+            fingerprint=self.dataset.fingerprint,
+        )
+
+    def _see(self, index: int) -> ClientData:
+        held = self.of(index)
+        own = held.form.mean, held.form.std
+        whole, validation = self.whole_test, self.whole_validation
+        return ClientData(
+            train=held.train,
+            validation=held.validation,
+            test=held.test,
+            whole_test=None if whole is None else as_seen(whole, own),
+            whole_validation=None if validation is None else as_seen(validation, own),
+            public=self.public,
+            own_public=self._own_public(index),
+            everyone=self.everyone if self.pooled else None,
+        )
 
     def _own_public(self, index: int) -> Tensor | None:
         """The places of the public rows of a client's own domain; without domains they are dealt out in turn."""
@@ -159,16 +187,20 @@ class FederatedData:
             return None
         domain = self.config.data.partition.domain
         if domain is None or self.config.data.public.source != "share":
-            own = np.arange(index % len(self.public), len(self.public), self.clients)
-        else:
-            mine = np.unique(self.dataset.column(domain)[self.partition.rows(index)])
-            own = np.flatnonzero(np.isin(self.public.column(domain), mine))
-        return torch.from_numpy(own)
+            return part_in_turn(self.public, self.names, index)
+        mine = np.unique(self.dataset.column(domain)[self.partition.rows(index)])
+        return torch.from_numpy(np.flatnonzero(np.isin(self.public.column(domain), mine)))
 
     # -- what all have in common -----------------------------------------------------------------------------
 
+    @property
+    def whole_test_is(self) -> WholeTest:
+        if self._test_set is None:
+            return "clients"
+        return "split" if self.config.data.test_set is None else "file"
+
     @functools.cached_property
-    def whole_test(self) -> Rows:
+    def whole_test(self) -> Rows | None:
         """The data set's own test split; where there is none, the test rows of all clients that are scored."""
         rows = self._test_set.rows() if self._test_set is not None else self._together(2, self._scored())
         most = self.config.evaluate.test_rows
@@ -176,11 +208,6 @@ class FederatedData:
             chosen = self.seeds.numpy("test rows").choice(len(rows), most, replace=False)
             rows = rows[np.sort(chosen)]
         return rows
-
-    @property
-    def own_in_whole(self) -> bool:
-        """Whether the whole test set is the clients' own test rows, so that the others' rows can be told apart."""
-        return self._test_set is None and self.config.evaluate.test_rows is None
 
     @functools.cached_property
     def whole_validation(self) -> Rows | None:
@@ -190,10 +217,15 @@ class FederatedData:
     @functools.cached_property
     def everyone(self) -> Rows:
         """Everybody's training rows in one place."""
-        return self._together(0, range(self.clients))
+        return self._together(0, range(len(self.names)))
 
     def _scored(self) -> Sequence[int]:
-        return scored_clients(self.config, self.seeds, self.clients)
+        return scored_clients(self.config, self.seeds, len(self.names))
 
     def _together(self, part: int, clients: Sequence[int]) -> Rows:
         return self.dataset.rows(np.concatenate([self.split(index)[part] for index in clients]))
+
+
+def _as_read(dataset: DataSet) -> DataSet:
+    mean, std = no_normalisation(dataset.inputs.shape[-1])
+    return dataset.seen_as(mean=mean, std=std)

@@ -12,7 +12,7 @@ from tests.conftest import Command
 
 import polyfed
 from polyfed.runs.config import read_config
-from polyfed.runs.federated_data import FederatedData
+from polyfed.runs.cut_data import CutData
 from polyfed.seeds import Seeds
 
 ROWS = 90
@@ -47,9 +47,9 @@ def run_file(path: Path, **data: Any) -> dict[str, Any]:
     return {"rounds": 2, "models": {"names": ["mlp-small"]}, "data": content | data}
 
 
-def made(content: dict[str, Any], given: Any = None) -> FederatedData:
+def made(content: dict[str, Any], given: Any = None) -> CutData:
     config = read_config(content)
-    return FederatedData(config, Seeds(0), given)
+    return CutData(config, Seeds(0), given)
 
 
 def test_dropped_columns_and_the_clients_column_are_not_learnt_from(
@@ -58,7 +58,7 @@ def test_dropped_columns_and_the_clients_column_are_not_learnt_from(
     federated = made(run_file(clinics(tmp_path / "c.csv")))
     assert federated.dataset.features == ("age", "bmi", "smoker")
     assert federated.dataset.classes == ("1", "2")
-    assert federated.clients == 3
+    assert len(federated.names) == 3
     assert caplog.text == ""
 
 

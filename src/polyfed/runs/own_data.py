@@ -1,0 +1,385 @@
+"""Data that each client brings itself: files, folders or arrays of its own, with its own columns, classes and units.
+
+Every owner makes its holding by itself: it draws what it publishes, divides the rest and works out its constants, from
+random streams that go by its name. All that they need of each other is the agreement (`data.agree`); and, with
+`normalise: all`, how many rows each has, their mean and their variance.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyfed import data
+from polyfed.data import Agreement, Constants, DataSet, Holding, InputForm, Limits, Rows
+from polyfed.errors import ConfigError, DataError, nearest
+from polyfed.federation.nodes import ClientData
+from polyfed.federation.roster import Names, why_not_a_name
+from polyfed.runs.client_names import safe_names
+from polyfed.runs.config import RunConfig
+from polyfed.runs.data_section import Data
+from polyfed.runs.holdings import GIVEN, Ints, Kept, WholeTest, as_seen, part_in_turn
+from polyfed.seeds import Seeds
+
+log = logging.getLogger(__name__)
+
+SPLITS = {"train", "test"}
+
+
+def own_sources(wanted: Data, given: Any) -> dict[str, Any] | None:
+    """What each client brings, by its name; None where one data set is cut.
+
+    given: from Python: a mapping of clients' names to their data, or a data set that is cut.
+    """
+    if given is not None:
+        if not isinstance(given, Mapping) or (
+            set(given) <= SPLITS and not isinstance(wanted.clients, Mapping)
+        ):
+            return None
+        reasons = (why_not_a_name(name) for name in given)
+        if (reason := next((reason for reason in reasons if reason), None)) is not None:
+            raise ConfigError(f"data=…: {reason}")
+        return dict(given)
+    if wanted.each is not None:
+        return _matching(wanted.each)
+    if not isinstance(wanted.clients, Mapping):
+        return None
+    sources = {
+        name: each if isinstance(each, str) else each.model_dump(exclude_none=True)
+        for name, each in wanted.clients.items()
+    }
+    if GIVEN in sources.values():
+        raise DataError(
+            f"this run began with data of your own: pass them again as data={{{next(iter(sources))!r}: …}}"
+        )
+    return sources
+
+
+def _matching(pattern: str) -> dict[str, str]:
+    """The files or folders that match a pattern such as `hospitals/*/data.csv`, named by what `*` stands for."""
+    root = Path(pattern).anchor or "."
+    inside = str(Path(pattern).relative_to(root)) if Path(pattern).is_absolute() else pattern
+    try:
+        found = sorted(path for path in Path(root).glob(inside) if not path.name.startswith("."))
+    except (ValueError, NotImplementedError, OSError) as error:
+        raise DataError(f"data.each: '{pattern}' cannot be looked for: {error}") from None
+    if not found:
+        raise DataError(f"data.each: nothing matches '{pattern}'; it is looked for from {Path.cwd()}")
+    if len(found) == 1:
+        raise DataError(
+            f"data.each: only {found[0]} matches '{pattern}': a federation has two clients or more"
+        )
+    return dict(zip(safe_names(_wild_parts(found), "client"), map(str, found), strict=True))
+
+
+def _wild_parts(paths: Sequence[Path]) -> list[str]:
+    """What tells these paths apart: the parts in which they differ, without endings."""
+    parts = [path.with_suffix("").parts if path.is_file() else path.parts for path in paths]
+    if len({len(each) for each in parts}) > 1:
+        return ["-".join(each) for each in parts]
+    differ = [place for place in range(len(parts[0])) if len({each[place] for each in parts}) > 1]
+    return ["-".join(each[place] for place in differ) for each in parts]
+
+
+@dataclass(frozen=True, eq=False)
+class Brought:
+    """What one client brought, as it was read: its training rows, and its test rows if it has them apart."""
+
+    train: DataSet
+    test: DataSet | None
+
+    @property
+    def sets(self) -> list[DataSet]:
+        return [self.train] if self.test is None else [self.train, self.test]
+
+    @property
+    def fingerprint(self) -> str:
+        return " ".join(each.fingerprint for each in self.sets)
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """Row numbers of what one client brought: what it publishes, and what it keeps."""
+
+    public: Ints
+    train: Ints
+    validation: Ints
+    test: Ints
+    """None where the client brought test rows apart."""
+
+
+class OwnData:
+    """What every client of a federation brought.
+
+    sources: what each client brings, by its name (see `own_sources`).
+    pooled: whether every client sees everybody's training rows (`Need.ALL_DATA`).
+    alone: whether the method exchanges nothing: then no client sees what others have, not even their statistics.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        seeds: Seeds,
+        sources: Mapping[str, Any],
+        *,
+        pooled: bool = False,
+        alone: bool = False,
+    ) -> None:
+        self.config = config
+        self.seeds = seeds
+        self.pooled = pooled
+        self.names = Names(len(sources), list(sources))
+        self._check_settings()
+        self._brought, self.agreement = self._agree(sources)
+        self.title = f"data of {len(sources)} clients"
+        self._divisions = {name: self._divide(name) for name in self.names}
+        self._normalise(alone=alone)
+        self.public = self._make_public()
+        self.of, self.seen_by = Kept(self._hold), Kept(self._see)
+        self._warn()
+
+    def _check_settings(self) -> None:
+        if self.config.evaluate.validation == "everyone":
+            raise ConfigError(
+                "evaluate.validation: everyone needs everybody's validation rows in one place, and each client has its"
+                " own data: use own"
+            )
+
+    # -- what is agreed on -----------------------------------------------------------------------------------
+
+    def _agree(self, sources: Mapping[str, Any]) -> tuple[dict[str, Brought], Agreement]:
+        """What each client brought, with columns and classes in the agreed order."""
+        wanted = self.config.data
+        drops = _drops(sources, wanted.drop)
+        words = Agreement(shape=(), features=(), scaled=False, classes=tuple(wanted.classes))
+
+        def read(name: str, like: Agreement) -> Brought:
+            options = {**wanted.reading(), "drop": drops[name], "like": like, "part": True}
+            try:
+                train = data.load(sources[name], "train", **options)
+                there = data.has_split(sources[name], "test")
+                return Brought(train, data.load(sources[name], "test", **options) if there else None)
+            except DataError as error:
+                raise DataError(f"client '{name}': {error}") from None
+
+        found = {name: read(name, words) for name in sources}
+        agreement = data.agree({name: each.sets for name, each in found.items()}, wanted.classes)
+        for name, each in found.items():
+            if each.train.features != agreement.features:
+                found[name] = read(name, agreement)  # its columns are in another order
+        return {name: _renumbered(each, agreement) for name, each in found.items()}, agreement
+
+    def _divide(self, name: str) -> Division:
+        """What a client publishes, and how the rest is divided, by streams of its name."""
+        wanted, train = self.config.data, self._brought[name].train
+        labels, rows = train.need_labels(), np.arange(len(train), dtype=np.int64)
+        public = rows[:0]
+        if wanted.public.source == "share" and round(len(train) * (wanted.public.share or 0)):
+            asked = wanted.public.model_copy(update={"rows": self._rows_to_publish(name)})
+            public = data.share_of(train, asked, self.seeds.numpy("public", name))
+        apart = self._brought[name].test is not None
+        shares = wanted.validation, 0.0 if apart else wanted.test
+        kept = np.setdiff1d(rows, public, assume_unique=True)
+        return Division(public, *data.split_client(kept, labels, *shares, self.seeds.numpy("split", name)))
+
+    def _rows_to_publish(self, name: str) -> int | None:
+        """How many of `data.public.rows` are this client's, by how many it has."""
+        most = self.config.data.public.rows
+        if most is None:
+            return None
+        everyone = sum(len(each.train) for each in self._brought.values())
+        return max(1, round(most * len(self._brought[name].train) / everyone))
+
+    def _normalise(self, *, alone: bool) -> None:
+        """The constants of each client, of training rows alone."""
+        how = self.config.data.normalised
+        if how == "all" and alone:
+            log.warning(
+                "%s exchanges nothing, so each client's rows are normalised by its own statistics, not by all",
+                self.config.method.name,
+            )
+            how = "client"
+        width = self.agreement.shape[-1]
+        trained = {name: self._divisions[name].train for name in self.names}
+        if how == "none":
+            own = dict.fromkeys(self.names, data.no_normalisation(width))
+        else:
+            found = {
+                name: data.moments(self._brought[name].train.inputs, rows) for name, rows in trained.items()
+            }
+            same = data.pooled(list(found.values())) if how == "all" else None
+            own = {name: same or data.pooled([each]) for name, each in found.items()}
+        self._constants: dict[str, Constants] = own
+        self.constants: Constants | Mapping[str, Constants] = own if how == "client" else own[self.names[0]]
+
+    @property
+    def limits(self) -> Limits | None:
+        """Of all clients alike, or not known: with constants of their own, what a pixel is differs."""
+        if isinstance(self.constants, Mapping):
+            return None
+        return InputForm.of(self.agreement, self.constants).limits
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Of what each client brought, whatever the others bring; and of what is nobody's."""
+        found = {name: each.fingerprint for name, each in self._brought.items()}
+        if self.public is not None and self.config.data.public.source != "share":
+            found["(public)"] = self.public.dataset.fingerprint
+        if self._test_set is not None:
+            found["(test set)"] = self._test_set.fingerprint
+        return found
+
+    def data_sets(self) -> Iterator[DataSet]:
+        for each in self._brought.values():
+            yield from each.sets
+        yield from (rows.dataset for rows in (self.public, self.whole_test) if rows is not None)
+
+    def _warn(self) -> None:
+        for name, each in self._brought.items():
+            for note in dict.fromkeys(note for found in each.sets for note in found.notes):
+                log.warning("client '%s': %s", name, note)
+            if not len(self._divisions[name].train):
+                log.warning("client '%s' has no rows to train on: it takes no part in learning", name)
+        if not any(len(self.of(index).test) for index in range(len(self.names))) and self._test_set is None:
+            log.warning(
+                "no client has test rows, so nothing will be scored: set data.test, such as 0.2, or data.test_set"
+            )
+
+    # -- public rows -----------------------------------------------------------------------------------------
+
+    def _make_public(self) -> Rows | None:
+        """One tensor for all: shares as their owners normalise them, or another set by its own constants."""
+        wanted = self.config.data.public
+        if wanted.source == "share":
+            self._owners = [name for name in sorted(self.names) if len(self._divisions[name].public)]
+            if not self._owners:
+                raise DataError(
+                    "data.public.share: no client has enough rows to publish one: use a larger share"
+                )
+            parts = [
+                as_seen(self._brought[name].train.rows(self._divisions[name].public), self._constants[name])
+                for name in self._owners
+            ]
+            shared = data.put_together(parts, "published rows")
+            return (shared.without_labels() if wanted.labels == "none" else shared).rows()
+        public, _ = data.make_public(wanted, self._template(), self.seeds.numpy("public"))
+        if public is None or self.config.data.normalised != "none" or wanted.source == "noise":
+            return public
+        return as_seen(public, data.no_normalisation(self.agreement.shape[-1]))
+
+    def _template(self) -> DataSet:
+        """A set of no rows, for what is to be like the clients' rows."""
+        shared = self.constants
+        return data.template(self.agreement, None if isinstance(shared, Mapping) else shared)
+
+    def _own_public(self, index: int) -> Tensor | None:
+        if self.public is None:
+            return None
+        if self.config.data.public.source != "share":
+            return part_in_turn(self.public, self.names, index)
+        counts = [len(self._divisions[name].public) for name in self._owners]
+        ends = np.cumsum([0, *counts])
+        name = self.names[index]
+        if name not in self._owners:
+            return torch.empty(0, dtype=torch.int64)
+        place = self._owners.index(name)
+        return torch.arange(int(ends[place]), int(ends[place + 1]))
+
+    # -- what a client holds ---------------------------------------------------------------------------------
+
+    def samples(self) -> Ints:
+        return np.array([len(self._divisions[name].train) for name in self.names])
+
+    def class_counts(self) -> Ints:
+        held = (self.of(index) for index in range(len(self.names)))
+        return np.stack(
+            [sum(rows.class_counts() for rows in (each.train, each.validation, each.test)) for each in held]
+        )
+
+    def _hold(self, index: int) -> Holding:
+        name = self.names[index]
+        brought, rows = self._brought[name], self._divisions[name]
+        mean, std = self._constants[name]
+        train = brought.train.seen_as(mean=mean, std=std)
+        return Holding(
+            name=name,
+            train=train.rows(rows.train),
+            validation=train.rows(rows.validation),
+            test=train.rows(rows.test)
+            if brought.test is None
+            else brought.test.seen_as(mean=mean, std=std).rows(),
+            form=InputForm.of(self.agreement, (mean, std)),
+            fingerprint=brought.fingerprint,
+        )
+
+    def _see(self, index: int) -> ClientData:
+        held = self.of(index)
+        return ClientData(
+            train=held.train,
+            validation=held.validation,
+            test=held.test,
+            whole_test=self.whole_test,
+            public=self.public,
+            own_public=self._own_public(index),
+            everyone=self.everyone if self.pooled else None,
+        )
+
+    @functools.cached_property
+    def everyone(self) -> Rows:
+        """Everybody's training rows in one place, each as its owner normalises it."""
+        parts = [self.of(index).train for index in range(len(self.names))]
+        return data.put_together([part for part in parts if len(part)], "everybody's rows").rows()
+
+    # -- the test set ----------------------------------------------------------------------------------------
+
+    @property
+    def whole_test_is(self) -> WholeTest:
+        return "none" if self._test_set is None else "file"
+
+    @functools.cached_property
+    def _test_set(self) -> DataSet | None:
+        """The file that the server has, normalised as all are, or by its own constants as every owner's rows are."""
+        wanted = self.config.data
+        if wanted.test_set is None:
+            return None
+        found = data.load(wanted.test_set, like=self.agreement, part=True, **wanted.reading())
+        found = data.adapt(found, self._template())
+        if isinstance(self.constants, Mapping):
+            return found.seen_as(classes=self.agreement.classes)
+        mean, std = self.constants
+        return found.seen_as(classes=self.agreement.classes, mean=mean, std=std)
+
+    @functools.cached_property
+    def whole_test(self) -> Rows | None:
+        if self._test_set is None:
+            return None
+        rows, most = self._test_set.rows(), self.config.evaluate.test_rows
+        if most is not None and most < len(rows):
+            rows = rows[np.sort(self.seeds.numpy("test rows").choice(len(rows), most, replace=False))]
+        return rows
+
+
+def _renumbered(brought: Brought, agreement: Agreement) -> Brought:
+    classes = agreement.classes
+    test = None if brought.test is None else brought.test.seen_as(classes=classes)
+    return Brought(brought.train.seen_as(classes=classes), test)
+
+
+def _drops(sources: Mapping[str, Any], drop: Sequence[str]) -> dict[str, list[str]]:
+    """The columns that are left out of each client's table: those of `data.drop` that it has; somebody must."""
+    columns = {name: data.table_columns(source) for name, source in sources.items()}
+    known = [column for own in columns.values() for column in own or ()]
+    for column in drop:
+        if column not in known:
+            raise DataError(
+                f"data.drop: no client has a column '{column}': {nearest(column, dict.fromkeys(known))}"
+            )
+    return {name: [column for column in drop if column in (own or ())] for name, own in columns.items()}
