@@ -367,7 +367,7 @@ def test_rounds_equal_a_loop_by_hand(federate: Prepare, variant: str) -> None:
     ],
 )
 def test_the_loop_by_hand_would_notice(federate: Prepare, wrongly: str) -> None:
-    run = federate([normed, plain], server=False, method=METHOD, rounds=5)
+    run = federate([normed, plain], server=False, method=METHOD, rounds=10)
     run.go()
     assert agree(run, ByHand(run))
     assert not agree(run, ByHand(run, wrongly))
