@@ -1,4 +1,4 @@
-"""FedH2L's domains as paper 004 has them: who holds what, what is held out, and that peers gain by each other."""
+"""FedH2L's domains as its paper has them: who holds what, what is held out, and that peers gain by each other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from polyfed.runs.setup import Simulation
 
 
 def federation(run: str, setting: str, scale: str = "paper", **changes: Any) -> Simulation:
-    return Simulation(read_config({**papers.load("004").config(run, setting, scale, seed=3), **changes}))
+    return Simulation(read_config({**papers.load("fedh2l").config(run, setting, scale, seed=3), **changes}))
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_office_home_is_held_out_properly_and_each_domain_has_its_model(
         assert [len(part) for part in (held.train, held.validation, held.test)] == [65, 10, 15]
 
 
-TINY = papers.load("004").config("fedh2l-10", "mnist", "tiny", seed=0)
+TINY = papers.load("fedh2l").config("fedh2l-10", "mnist", "tiny", seed=0)
 
 
 @pytest.fixture(scope="module")
