@@ -1,4 +1,4 @@
-"""What Table 2 and 3 of paper 000 would cost at the paper's scale, from the CPU time of single training steps.
+"""What Tables 2 and 3 of `lwof` would cost at the paper's scale, from the CPU time of single training steps.
 
     python -m benchmarks.paper_scale
 
@@ -40,7 +40,7 @@ def seconds_per_image(name: str) -> float:
 
 def main() -> None:
     torch.set_num_threads(1)
-    paper = papers.load("000")
+    paper = papers.load("lwof")
     base, fedmd = paper.base, paper.runs["fedmd"]
     rounds = base["rounds"]
     depths = [10] * 6 + [16] * 4 + [22] * 4 + [28] * 4 + [34] * 2  # of the 20 clients

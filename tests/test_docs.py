@@ -42,7 +42,7 @@ BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 COMMENT = re.compile(r"\s+#\s.*")
-CHEAP = re.compile(r"polyfed (new|partition|methods|models|data|reproduce( 000)?( 000/table2 --plan)?)\b")
+CHEAP = re.compile(r"polyfed (new|partition|methods|models|data|reproduce( lwof)?( lwof/table2 --plan)?)\b")
 """Commands that are also run; `reproduce` only where it prints."""
 
 

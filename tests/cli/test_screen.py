@@ -50,7 +50,8 @@ def test_piped_lines_do_not_end_with_blanks(capsys: pytest.CaptureFixture[str]) 
         (["cost", "--alpha", "3"], "polyfed cost: Invalid value for '--alpha'"),
         (["cost", "--alpha"], "polyfed: Option '--alpha' requires an argument"),
         (["--wrong"], "polyfed: No such option: --wrong"),
-        (["reproduce", "009"], "polyfed: no paper '009': there are 000, 001, 002, 003, 004"),
+        (["reproduce", "000"], "polyfed: no paper '000': there are fedh2l, fedkem, fedkf, fedorion, lwof"),
+        (["reproduce", "fedkff/table3"], "polyfed: no paper 'fedkff': there are fedh2l, fedkem, fedkf, fed"),
     ],
 )
 def test_a_usage_mistake_is_one_line_and_exit_code_2(command: Command, typed: list[str], said: str) -> None:

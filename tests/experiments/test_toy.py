@@ -1,4 +1,4 @@
-"""The toy of paper 002's Figure 1: what its points are, and that a server knows what no client has seen."""
+"""The toy of FedORION's Figure 1: what its points are, and that a server knows what no client has seen."""
 
 from __future__ import annotations
 

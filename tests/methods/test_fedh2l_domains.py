@@ -26,7 +26,7 @@ def federation(run: str, setting: str, scale: str = "paper", **changes: Any) -> 
 
 
 def simulated(run: str, setting: str, scale: str = "paper", **changes: Any) -> tuple[Federation, CutData]:
-    made = set_up(read_config({**papers.load("004").config(run, setting, scale, seed=3), **changes}))
+    made = set_up(read_config({**papers.load("fedh2l").config(run, setting, scale, seed=3), **changes}))
     assert isinstance(made.holdings, CutData)
     return made, made.holdings
 
@@ -134,7 +134,7 @@ def test_office_home_is_held_out_properly_and_each_domain_has_its_model(
         assert [len(part) for part in (held.train, held.validation, held.test)] == [65, 10, 15]
 
 
-TINY = papers.load("004").config("fedh2l-10", "mnist", "tiny", seed=0)
+TINY = papers.load("fedh2l").config("fedh2l-10", "mnist", "tiny", seed=0)
 
 
 @pytest.fixture(scope="module")

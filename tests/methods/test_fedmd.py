@@ -55,7 +55,7 @@ Accuracies = dict[tuple[int, str], float]
 
 
 class ByHand(Bench):
-    """Algorithm 1 of paper 000, written out. `wrongly` does one thing in another order."""
+    """Algorithm 1 of Shi, Radu and Yang, written out. `wrongly` does one thing in another order."""
 
     def __init__(self, run: Run, lwof: LwoF | None = None, wrongly: str = "") -> None:
         super().__init__(run)

@@ -1,4 +1,4 @@
-"""Active–inactive aggregation (T1 of paper 001): every client's last model counts, also where it is absent."""
+"""Active–inactive aggregation (T1 of the FedKF paper): every client's last model counts, also where it is absent."""
 
 from __future__ import annotations
 

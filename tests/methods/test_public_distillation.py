@@ -43,7 +43,7 @@ def ledger_of(run: Run, number: int) -> dict[tuple[str, str, str], int]:
 
 @pytest.fixture(scope="module")
 def five_thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """5,000 public images of 20 classes that are not digits, as many as paper 000 uses a round."""
+    """5,000 public images of 20 classes that are not digits, as many as Shi, Radu and Yang use a round."""
     return write_other_classes(tmp_path_factory.mktemp("public") / "public.npz", 5000)
 
 

@@ -10,7 +10,7 @@ CIFAR: Shape = (3, 32, 32)
 MNIST: Shape = (1, 28, 28)
 
 
-# Paper 000, Table 1: 79k, 177k, 274k, 372k, 469k, 567k are the biased ones.
+# Shi, Radu and Yang (2022), Table 1: 79k, 177k, 274k, 372k, 469k, 567k are the biased ones.
 @pytest.mark.parametrize(
     ("depth", "biased", "usual"),
     [

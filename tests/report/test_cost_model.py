@@ -1,4 +1,4 @@
-"""The cost model of paper 002's appendix B, worked out by hand, and what `polyfed cost` says of it."""
+"""The cost model of FedORION's appendix B, worked out by hand, and what `polyfed cost` says of it."""
 
 from __future__ import annotations
 

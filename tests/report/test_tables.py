@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -81,6 +82,19 @@ def test_a_result_shows_what_was_measured_at_the_stages_of_a_round(records: dict
     assert rows["distilled, whole test set"] == percent(distilled)
     assert rows["gap (distilled − personalised)"] == percent(distilled - personalised)
     assert not any(name.startswith("gain") for name in rows)
+
+
+def test_a_gap_is_between_the_stages_in_the_order_of_the_run(tmp_path: Path) -> None:
+    """DS-FL's clients train first and distil then: the other way round than FedMD's."""
+    data = {**SMALL["data"], "public": {"source": "share", "share": 0.2}}
+    method = {"name": "dsfl", "public_rows": 40}
+    polyfed.run({**SMALL, "data": data, "method": method}, out=tmp_path / "run", workers=1)
+    record = RunRecord(tmp_path / "run")
+    rows = rows_of(result_table(record, None))
+    stages = record.summary["last"]["stages"]
+    lost = stages["personalised"]["whole"]["mean"] - stages["distilled"]["whole"]["mean"]
+    assert [name for name in rows if name.startswith("gap")] == ["gap (personalised − distilled)"]
+    assert rows["gap (personalised − distilled)"]["last round (3)"] == percent(lost)
 
 
 def test_a_stage_that_was_measured_on_own_rows_alone_is_shown_with_those(

@@ -20,7 +20,7 @@ from polyfed.runs.metrics import (
     wlp,
 )
 
-# Paper 001, Table 2: three models on three clients. Its cells are only partly legible (an accuracy of 0.7, an AMP
+# FedKF's Table 2: three models on three clients. Its cells are only partly legible (an accuracy of 0.7, an AMP
 # of 0.65, FM 0.00667, 0.005 and 0.00667); these accuracies agree with them and with what the text says of them:
 # AMP of w1 and w2 equal, FM of w1 and w3 equal, WLP of w1 the smallest.
 TABLE_2 = {

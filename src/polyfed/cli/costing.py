@@ -1,4 +1,4 @@
-"""How much less FedORION computes than FedDF: by the cost model of paper 002, and as measured here."""
+"""How much less FedORION computes than FedDF: by the cost model of the FedORION paper, and as measured here."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def reproduce(
     what: Annotated[
         Optional[str],  # noqa: UP045
         typer.Argument(
-            metavar="PAPER/TABLE", help="Such as 000/table2. Without it: list what can be reproduced."
+            metavar="PAPER/TABLE", help="Such as lwof/table2. Without it: list what can be reproduced."
         ),
     ] = None,
     scale: Annotated[str, typer.Option(help="The paper's scale (paper), or a smaller one.")] = "tiny",
@@ -121,7 +121,7 @@ def toy(
 ) -> None:
     """Draw what three clients and a server know, in the plane.
 
-    The toy of paper 002's Figure 1: points of three classes, and three clients with different small networks, each of
+    The toy of FedORION's Figure 1: points of three classes, and three clients with different small networks, each of
     which has seen two of the classes. toy.png shows the decision regions of every client alone, and of the clients and
     the server after some rounds of a method. It takes seconds.
 
@@ -179,7 +179,7 @@ def cost(
 ) -> None:
     """Predict how much less FedORION computes than FedDF.
 
-    By the cost model of paper 002, appendix B, with its Figure 5 as a picture. Work is counted in training steps of the
+    By FedORION's cost model (appendix B), with its Figure 5 as a picture. Work is counted in training steps of the
     small model, those of all clients and of the server together, so it is not the time that passes where clients work
     at the same moment. The appendix sets I_c and I_s to its numbers of epochs, takes all models but the smallest to be
     as large as the largest, and M for a ratio of parameters. It says "up to 3.25" for N = 20, where its formula gives

@@ -16,7 +16,7 @@ from polyfed.experiments.reproduce import (
     conclude,
     full_report,
     paper_details,
-    papers_table,
+    papers_overview,
     plan_reproduction,
     plan_tables,
 )
@@ -71,7 +71,7 @@ def reproduce(
 ) -> None:
     """List papers, say what would be run, or measure a table again."""
     if what is None:
-        console.print(papers_table([papers.load(name) for name in papers.known()]))
+        console.print(papers_overview([papers.load(name) for name in papers.known()]))
         return
     if "/" not in what or what.endswith(papers.ENDING):
         console.print(paper_details(papers.load(what), console.width))

@@ -55,6 +55,6 @@ def _draw(said: dict[str, dict[str, problem.Region]], method: str, folder: Path)
         if name == ALONE:
             panels.append(Panel("the true classes\n", problem.true_class(square).reshape(shape)))
         rows.append(("every client alone" if name == ALONE else name, panels))
-    title = f"{method} on the toy of paper 002: three clients, each of which has seen two of three classes"
+    title = f"{method} on FedORION's toy: three clients, each of which has seen two of three classes"
     note = "Dots are what a client has seen; right is measured within the circle of radius 1 that they were drawn from."
     return decision_regions(rows, folder / "toy.png", title, note)

@@ -2,7 +2,7 @@
 
     x = noise.draw("dead-leaves", 128, (3, 32, 32), server.rng("noise"), server.limits)
 
-Gaussian noise is standard normal in the space of normalised inputs (FedORION, paper 002). The other kinds are images
+Gaussian noise is standard normal in the space of normalised inputs (FedORION). The other kinds are images
 that look like textures without showing anything (Baradad et al., "Learning to See by Looking at Noise", 2021), with
 values from 0 to 1 that are then normalised as the data are. For feature vectors there is Gaussian noise alone.
 """

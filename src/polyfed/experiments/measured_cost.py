@@ -1,4 +1,4 @@
-"""FedORION and FedDF timed on this machine, beside what paper 002's appendix B predicts for the same federation.
+"""FedORION and FedDF timed on this machine, beside what FedORION's appendix B predicts for the same federation.
 
 A few clients with a small and a large residual network on random images, and as many steps of clients and server as the
 appendix puts in. Both methods have the same clients, models, batches and rounds; FedDF distils on noise too. What is

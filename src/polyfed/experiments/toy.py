@@ -1,4 +1,4 @@
-"""The toy of paper 002's Figure 1: points in the plane, three classes, three clients with different small networks.
+"""The toy of FedORION's Figure 1: points in the plane, three classes, three clients with different small networks.
 
 The plane's disc is divided into three bent sectors, one for each class. Every client has seen two of the classes and
 nothing of the third; what it says there is anybody's guess. A server that has learnt from all of them, through noise in
@@ -171,7 +171,7 @@ def regions(run: Run, points: Floats) -> dict[str, Region]:
     """What each client's model, and the server's under "server", says of these points at the end of a run.
 
     Where the server has no model of its own, and clients are served shared ones, the server's answer is the mean of
-    the logits of all that are served (as paper 002 scores FedDF). Where there are none either, it has no region.
+    the logits of all that are served (FedORION's score of FedDF). Where there are none either, it has no region.
     """
     roster = run.federation.roster
     own = {facts.name: _loaded(run, facts.name, facts.architecture) for facts in roster}

@@ -1,6 +1,6 @@
 """What a generator is told to minimise when it learns, without any data, what a teacher was trained on.
 
-The first three losses are those of FedKF (paper 001, Eq. 1–4), made of the teacher's answers to a batch of generated
+The first three losses are those of FedKF (Eq. 1–4), made of the teacher's answers to a batch of generated
 inputs; each is a mean over the rows. The teacher is `frozen`: gradients pass through it and leave it as it is.
 """
 

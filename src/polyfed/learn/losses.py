@@ -51,7 +51,7 @@ def are_probabilities(table: Tensor) -> bool:
 
 
 def cross_entropy(logits: Tensor, probabilities: Tensor, temperature: float = 1.0) -> Tensor:
-    """−Σ p log softmax(z / T), a mean over rows (LwF and paper 000, Eq. 3: no factor T²)."""
+    """−Σ p log softmax(z / T), a mean over rows (LwF; Shi, Radu and Yang 2022, Eq. 3: no factor T²)."""
     return -(probabilities.detach() * F.log_softmax(logits / temperature, dim=1)).sum(dim=1).mean()
 
 

@@ -1,4 +1,4 @@
-"""Paper 002's Figure 5: the predicted speed-up of FedORION over FedDF. No pyplot, as in `figures`."""
+"""FedORION's Figure 5: the predicted speed-up of FedORION over FedDF. No pyplot, as in `figures`."""
 
 from __future__ import annotations
 

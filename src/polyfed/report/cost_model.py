@@ -1,4 +1,4 @@
-"""What FedORION and FedDF compute in a round, by the model of paper 002's appendix B, and the speed-up between them.
+"""What FedORION and FedDF compute in a round, by the model of FedORION's appendix B, and the speed-up between them.
 
 All work is counted in steps (forward and backward) of the small model, R40 = (K + 1) f: clients' and server's together,
 whoever does it. With a = α + (1 − α) M, the mean cost of a client's model:

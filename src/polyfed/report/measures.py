@@ -41,6 +41,12 @@ def further_measures(record: RunRecord, when: ReportedRound) -> dict[Measure, fl
     }
 
 
+def stages_on_whole(record: RunRecord, when: ReportedRound) -> dict[str, float]:
+    """The stages of a round in their order, with the clients' mean accuracy on the whole test set."""
+    stages = (record.summary[when] or {}).get("stages", {})
+    return {stage: scores["whole"]["mean"] for stage, scores in stages.items() if "whole" in scores}
+
+
 def worst_metrics(record: RunRecord, when: ReportedRound) -> dict[Measure, float | None]:
     """The clients' metrics beside accuracy, each of the client for which it is worst."""
     return dict(_clients_metrics(record.summary[when] or {}, "worst"))

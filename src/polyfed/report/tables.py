@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from polyfed.errors import ConfigError
 from polyfed.federation.message import Kind
 from polyfed.federation.method import Method, Need, registered
 from polyfed.learn import CONFUSION, Training
-from polyfed.report.measures import PARTS, Measure, further_measures, worst_metrics
+from polyfed.report.measures import PARTS, Measure, further_measures, stages_on_whole, worst_metrics
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound, accuracy, sent_per_client
 
@@ -124,7 +125,7 @@ def _accuracies(rounds: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]
 
 
 def _further_rows(record: RunRecord, whens: Sequence[ReportedRound]) -> Iterator[tuple[str, list[str]]]:
-    """Stages of a round, the server's models, and metrics beside accuracy."""
+    """Stages of a round, the server's models, metrics beside accuracy, and what is lost from a stage to the next."""
     found = [further_measures(record, when) for when in whens]
     worst = [worst_metrics(record, when) for when in whens]
     for measure in dict.fromkeys(measure for each in found for measure in each):
@@ -133,15 +134,10 @@ def _further_rows(record: RunRecord, whens: Sequence[ReportedRound]) -> Iterator
             pairs = zip(cells, worst, strict=True)
             cells = [f"{mean} / {percent(other.get(measure))}" for mean, other in pairs]
         yield f"{measure.title} (mean / worst)" if measure in worst[0] else measure.title, cells
-    gaps = [_gap({measure.key: value for measure, value in each.items()}) for each in found]
-    if any(gap is not None for gap in gaps):
-        yield "gap (distilled − personalised)", [percent(gap) for gap in gaps]
-
-
-def _gap(found: Mapping[str, float | None]) -> float | None:
-    """What a client's own training takes away of what it learnt from the others, on the whole test set."""
-    before, after = (found.get(f"stages.{stage}.whole") for stage in ("distilled", "personalised"))
-    return None if before is None or after is None else before - after
+    stages = [stages_on_whole(record, when) for when in whens]
+    for before, after in pairwise(dict.fromkeys(stage for each in stages for stage in each)):
+        gaps = [each[before] - each[after] if {before, after} <= each.keys() else None for each in stages]
+        yield f"gap ({before} − {after})", [percent(gap) for gap in gaps]
 
 
 def further_table(

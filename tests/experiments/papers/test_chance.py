@@ -90,7 +90,7 @@ def test_rows_are_those_that_an_accuracy_is_over() -> None:
 
 
 def test_a_cell_knows_the_accuracies_chance_and_rows_of_the_runs_behind_it() -> None:
-    paper = papers.load("001")
+    paper = papers.load("fedkf")
     table = paper.tables["table3"]
     row = next(row for row in table.rows if row.run)
     column = next(column for column in table.columns if column.measure == "fm")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,12 @@ def paper(request: pytest.FixtureRequest) -> Paper:
 
 
 def test_the_five_papers_are_there() -> None:
-    assert {"000", "001", "002", "003", "004"} <= set(SHIPPED)
+    assert {"lwof", "fedkf", "fedorion", "fedkem", "fedh2l"} <= set(SHIPPED)
+
+
+def test_a_paper_can_be_looked_up(paper: Paper) -> None:
+    assert re.search(r"\b20\d\d\b", paper.cite)
+    assert paper.links
 
 
 def test_every_config_at_every_scale_passes_the_checks_of_a_run_file(paper: Paper) -> None:
@@ -69,13 +75,13 @@ def test_every_table_and_figure_is_ready_to_be_measured_at_tiny(paper: Paper, tm
 
 DOES_NOT_HOLD = {
     (
-        "000",
+        "lwof",
         "table2",
         "The global model outperforms client models at the global update stage by 3 % to 4 % (3 or more)",
     ): {
         "le10-a05"  # 2.73
     },
-    ("000", "table3", "LwoF improves the personalised client models by 5 % for α = 0.1"): {
+    ("lwof", "table3", "LwoF improves the personalised client models by 5 % for α = 0.1"): {
         "le10-a01"
     },  # 4.78
 }
@@ -131,7 +137,7 @@ def test_what_is_scaled_is_said(paper: Paper) -> None:
 
 def test_000_table_1_counts_what_the_paper_prints() -> None:
     """Up to the paper's own rounding; its totals of FedAvg are those of WRN-34-1."""
-    table = papers.load("000").tables["table1"]
+    table = papers.load("lwof").tables["table1"]
     for row in table.rows:
         assert row.parameters is not None
         counted = count_parameters(table, row.parameters)
@@ -141,7 +147,7 @@ def test_000_table_1_counts_what_the_paper_prints() -> None:
         assert (abs(counted - printed.value) <= (0.05 if unit == 1e6 else 0.51) * unit) != slip, row.key
 
 
-# -- 001 -----------------------------------------------------------------------------------------------------
+# -- fedkf ----------------------------------------------------------------------------------------------------
 
 
 FEDKF_CLIENTS = 20
@@ -153,7 +159,7 @@ def test_001_prints_a_variance_that_its_mean_and_minimum_allow(key: str) -> None
 
     AMP weighs clients by their rows, so that the mean is not quite known: the bounds are half and twice as large.
     """
-    table = papers.load("001").tables[key]
+    table = papers.load("fedkf").tables[key]
     powers = {"hundredths": 1e-2, "thousandths": 1e-3}
     rows = [row for row in table.rows if row.paper]
     assert len(rows) == 8
@@ -193,12 +199,12 @@ def test_001_prints_a_variance_that_its_mean_and_minimum_allow(key: str) -> None
 def test_001_weights_are_those_printed_for_each_data_set(
     run: str, setting: str, said: dict[str, object]
 ) -> None:
-    settings = config_of(papers.load("001"), run, setting, "paper", seed=0).method.settings
+    settings = config_of(papers.load("fedkf"), run, setting, "paper", seed=0).method.settings
     assert {key: settings.get(key) for key in said} == said
 
 
 def test_001_at_the_papers_scale_is_what_section_6_1_says() -> None:
-    paper = papers.load("001")
+    paper = papers.load("fedkf")
     for setting, lr, model in (("cifar10-a01", 0.1, "resnet8-fedkf"), ("emnist-a1", 0.01, "lenet5-fedkf")):
         for run in paper.runs:
             config = config_of(paper, run, setting, "paper", seed=0)
@@ -208,7 +214,7 @@ def test_001_at_the_papers_scale_is_what_section_6_1_says() -> None:
             assert config.models.names == [model]
 
 
-# -- 002 -----------------------------------------------------------------------------------------------------
+# -- fedorion -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -221,12 +227,12 @@ def test_001_at_the_papers_scale_is_what_section_6_1_says() -> None:
     ],
 )
 def test_002_models_are_those_of_section_4(run: str, setting: str, said: dict[str, object]) -> None:
-    models = config_of(papers.load("002"), run, setting, "paper", seed=0).models.model_dump()
+    models = config_of(papers.load("fedorion"), run, setting, "paper", seed=0).models.model_dump()
     assert {key: models[key] for key in said} == said
 
 
 def test_002_at_the_papers_scale_is_what_section_4_says() -> None:
-    paper = papers.load("002")
+    paper = papers.load("fedorion")
     for setting, rounds, clients, present in (
         ("h-het", 100, 30, 9),
         ("c10-n30-b001", 100, 30, 10),
@@ -251,7 +257,7 @@ def test_002_at_the_papers_scale_is_what_section_4_says() -> None:
 
 
 def test_002_global_models_at_other_scales_are_those_of_the_clients_that_skip_mutual_learning() -> None:
-    paper = papers.load("002")
+    paper = papers.load("fedorion")
     for scale in paper.scales:
         for setting in paper.settings:
             config = config_of(paper, "fedorion", setting, scale, seed=0)
@@ -260,7 +266,7 @@ def test_002_global_models_at_other_scales_are_those_of_the_clients_that_skip_mu
             assert setting == "l-het" or [*shared.shares] == [shared.server]
 
 
-# -- 003 -----------------------------------------------------------------------------------------------------
+# -- fedkem ---------------------------------------------------------------------------------------------------
 
 
 FEDKEM_TABLE_1 = {
@@ -276,7 +282,7 @@ FEDKEM_TABLE_1 = {
 
 def _clients_by_model(setting: str, scale: str) -> dict[str, int]:
     """How many clients have each model, once every one of them is named by exactly one range."""
-    config = config_of(papers.load("003"), "fedkem", setting, scale, seed=0)
+    config = config_of(papers.load("fedkem"), "fedkem", setting, scale, seed=0)
     counts: dict[str, int] = {}
     named: list[int] = []
     for where, model in config.models.clients.items():
@@ -296,7 +302,7 @@ def test_003_clients_have_the_models_of_table_1(setting: str) -> None:
     names = ("resnet20", "resnet32", "resnet44", "vgg11")
     expected = {name: count for name, count in zip(names, printed, strict=True) if count}
     assert _clients_by_model(setting, "paper") == expected
-    counted = next(row for row in papers.load("003").tables["table1"].rows if row.key == setting)
+    counted = next(row for row in papers.load("fedkem").tables["table1"].rows if row.key == setting)
     assert counted.parameters == expected
     for scale, names in (
         ("small", ("cnn-small", "cnn", "resnet8", "lenet-caffe")),
@@ -310,7 +316,7 @@ def test_003_clients_have_the_models_of_table_1(setting: str) -> None:
 
 
 def test_003_at_the_papers_scale_is_what_section_4_1_says() -> None:
-    paper = papers.load("003")
+    paper = papers.load("fedkem")
     for setting, clients, cohort in (
         ("n30-vgg11", 30, 12),
         ("n50-resnet20", 50, 35),
@@ -329,7 +335,7 @@ def test_003_at_the_papers_scale_is_what_section_4_1_says() -> None:
 
 @pytest.mark.parametrize("scale", ["paper", "small", "tiny"])
 def test_003_all_methods_train_on_the_same_rows_and_are_looked_at_as_often(scale: str) -> None:
-    paper = papers.load("003")
+    paper = papers.load("fedkem")
     for setting in ("n50-vgg11", "n100-mix32"):
         ours = config_of(paper, "fedkem", setting, scale, seed=0)
         for run in paper.runs:
@@ -349,7 +355,7 @@ def test_003_savings_are_claimed_by_sizes_that_the_models_have(
     scale: str, table: str, shape: tuple[int, int, int]
 ) -> None:
     """What is asked of the bytes saved is less than the ratio of the two models: as many rounds are enough."""
-    paper = papers.load("003")
+    paper = papers.load("fedkem")
     claims = [
         claim
         for claim in paper.tables[table].claims
@@ -369,7 +375,7 @@ def test_003_savings_are_claimed_by_sizes_that_the_models_have(
 
 
 def test_003_printed_bytes_are_what_its_slips_say_they_are_made_of() -> None:
-    table = papers.load("003").tables["figure6"]
+    table = papers.load("fedkem").tables["figure6"]
     sizes = {"resnet20": 1.05e6, "resnet32": 1.6e6, "vgg11": 21e6}
     for row, column, clients, rounds, size in (
         ("fedkem-bytes", "n50-resnet32", 35, 28, "resnet20"),
@@ -381,13 +387,13 @@ def test_003_printed_bytes_are_what_its_slips_say_they_are_made_of() -> None:
         assert printed == pytest.approx(clients * rounds * 2 * sizes[size], rel=0.01), row
 
 
-# -- 004 -----------------------------------------------------------------------------------------------------
+# -- fedh2l ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("key", ["table2", "table3", "table4", "table7", "table8"])
 def test_004_prints_averages_of_what_it_prints_of_its_nodes(key: str) -> None:
     """To the last digit: a number copied wrongly would show. (Two cells of Table VII are lost and follow from this.)"""
-    table = papers.load("004").tables[key]
+    table = papers.load("fedh2l").tables[key]
     for row in table.rows:
         for measure in ("acc", "wdp", "cdp") if row.paper else ():
             nodes = [
@@ -401,7 +407,7 @@ def test_004_prints_averages_of_what_it_prints_of_its_nodes(key: str) -> None:
 
 def test_004_accuracy_over_all_is_that_of_the_own_and_three_other_domains_but_for_known_slips() -> None:
     slips = set()
-    for row in papers.load("004").tables["table2"].rows:
+    for row in papers.load("fedh2l").tables["table2"].rows:
         for node in ("m0", "m20", "m40", "m60"):
             acc, wdp, cdp = (row.paper[f"{node}-{measure}"].value for measure in ("acc", "wdp", "cdp"))
             if abs(acc - (wdp + 3 * cdp) / 4) > 0.012:
@@ -412,11 +418,11 @@ def test_004_accuracy_over_all_is_that_of_the_own_and_three_other_domains_but_fo
 @pytest.mark.parametrize(
     ("name", "table", "row", "column", "printed"),
     [
-        ("000", "table2", "drop-out", "le5-a05", 7.09),
-        ("000", "table2", "drop-out", "le5-a01", 13.11),
-        ("000", "table3", "gain", "le5-a05", 1.74),
-        ("000", "table3", "gain", "le5-a01", 5.58),
-        ("000", "table3", "gain", "le10-a01", 4.78),
+        ("lwof", "table2", "drop-out", "le5-a05", 7.09),
+        ("lwof", "table2", "drop-out", "le5-a01", 13.11),
+        ("lwof", "table3", "gain", "le5-a05", 1.74),
+        ("lwof", "table3", "gain", "le5-a01", 5.58),
+        ("lwof", "table3", "gain", "le10-a01", 4.78),
     ],
 )
 def test_000_rows_that_claims_need_follow_from_the_printed_ones(
@@ -427,7 +433,7 @@ def test_000_rows_that_claims_need_follow_from_the_printed_ones(
 
 
 def test_000_says_what_it_chose_by_outcome_with_every_number_that_depends_on_it() -> None:
-    paper = papers.load("000")
+    paper = papers.load("lwof")
     for row in paper.tables["table3"].rows:
         if row.key != "initial":  # which is before LwoF
             assert "chosen by outcome" in row.note
@@ -436,7 +442,7 @@ def test_000_says_what_it_chose_by_outcome_with_every_number_that_depends_on_it(
 
 def test_000_states_its_readings_of_the_split_the_start_and_the_normalisation() -> None:
     """And they are what a run does."""
-    paper = papers.load("000")
+    paper = papers.load("lwof")
     said = " ".join(paper.readings)
     partition = config_of(paper, "fedavg-100", "le5-a01", "paper", seed=0).data.partition
     assert isinstance(partition, Dirichlet)
@@ -446,7 +452,7 @@ def test_000_states_its_readings_of_the_split_the_start_and_the_normalisation() 
 
 
 def test_004_judges_all_three_measures_of_table_2_as_printed() -> None:
-    table = papers.load("004").tables["table2"]
+    table = papers.load("fedh2l").tables["table2"]
     for alpha in (5, 10, 15):
         for other in (f"agg-{alpha}", f"fedmd-{alpha}", "ind"):
             claim = next(
@@ -466,7 +472,7 @@ def test_004_has_as_many_test_images_whatever_alpha_is(
     run: str, scale: str, images: int, tested: int
 ) -> None:
     """And as many for validation and, of those that are not public, for training as the paper."""
-    config = config_of(papers.load("004"), run, "mnist", scale, seed=0)
+    config = config_of(papers.load("fedh2l"), run, "mnist", scale, seed=0)
     assert config.data.per_class == images / 10
     alpha = {"5": 50, "15": 150}.get(run.rpartition("-")[2], 100)
     assert config.data.public.share is not None
@@ -511,7 +517,7 @@ def test_004_fedavg_has_the_bandwidth_that_it_is_said_to_have(
     run: str, setting: str, scale: str, model: str, shape: tuple[int, int, int], classes: int, sent: int
 ) -> None:
     """And as many local steps as FedH2L."""
-    paper = papers.load("004")
+    paper = papers.load("fedh2l")
     config = config_of(paper, run, setting, scale, seed=0)
     assert config.models.names == [model]
     assert config.rounds == sent // models.size(model, shape, classes).parameters
@@ -522,7 +528,7 @@ def test_004_fedavg_has_the_bandwidth_that_it_is_said_to_have(
 
 
 def test_004_all_take_as_many_local_steps_and_are_evaluated_as_often() -> None:
-    paper = papers.load("004")
+    paper = papers.load("fedh2l")
     for scale in ("paper", "small", "tiny"):
         ours = config_of(paper, "fedh2l-10", "mnist", scale, seed=0)
         for run in ("ind", "agg-5", "agg-10", "agg-15", "fedmd-5", "fedmd-10", "fedmd-15"):
@@ -538,11 +544,11 @@ def test_004_all_take_as_many_local_steps_and_are_evaluated_as_often() -> None:
 @pytest.mark.parametrize(
     ("name", "table", "words", "judged"),
     [
-        ("001", "smoothness", "more robust than other solutions", 12),
-        ("001", "smoothness", "fluctuation amplitude", 3),
-        ("002", "table3", "without any compromise", 1),
-        ("003", "figure5", "SPATL performs well with 30 and 50 clients", 18),
-        ("003", "figure4-rounds", "70 % accuracy after 110 rounds", 1),
+        ("fedkf", "smoothness", "more robust than other solutions", 12),
+        ("fedkf", "smoothness", "fluctuation amplitude", 3),
+        ("fedorion", "table3", "without any compromise", 1),
+        ("fedkem", "figure5", "SPATL performs well with 30 and 50 clients", 18),
+        ("fedkem", "figure4-rounds", "70 % accuracy after 110 rounds", 1),
     ],
 )
 def test_what_a_text_says_beside_its_tables_is_judged(name: str, table: str, words: str, judged: int) -> None:
@@ -552,5 +558,5 @@ def test_what_a_text_says_beside_its_tables_is_judged(name: str, table: str, wor
 
 
 def test_what_is_not_taken_or_not_judged_is_said() -> None:
-    assert any("3.25" in slip and "3.35" in slip for slip in papers.load("002").slips)
-    assert any("cosine" in reading and "not taken" in reading for reading in papers.load("003").readings)
+    assert any("3.25" in slip and "3.35" in slip for slip in papers.load("fedorion").slips)
+    assert any("cosine" in reading and "not taken" in reading for reading in papers.load("fedkem").readings)

@@ -19,7 +19,7 @@ from polyfed.errors import ConfigError
 from polyfed.experiments import papers
 from polyfed.experiments.grid import run_jobs
 from polyfed.experiments.papers.results import Evaluations, RunKey
-from polyfed.experiments.reproduce import papers_table, plan_reproduction
+from polyfed.experiments.reproduce import papers_overview, plan_reproduction
 from polyfed.experiments.reproduce.measured import by_step
 from polyfed.experiments.reproduce.plan import settings_of, states_of
 from polyfed.runs import api
@@ -261,10 +261,10 @@ def test_naming_all_rows_and_the_scales_seeds_is_the_whole(tmp_path: Path) -> No
 
 
 def test_the_name_of_many_rows_is_short_and_its_own() -> None:
-    rows = [row.key for row in plan_reproduction("004/table2").rows]
-    columns = [column.key for column in plan_reproduction("004/table2").columns]
-    most = plan_reproduction("004/table2", rows=rows[1:], columns=columns[1:]).stem
-    others = plan_reproduction("004/table2", rows=rows[:-1], columns=columns[1:]).stem
+    rows = [row.key for row in plan_reproduction("fedh2l/table2").rows]
+    columns = [column.key for column in plan_reproduction("fedh2l/table2").columns]
+    most = plan_reproduction("fedh2l/table2", rows=rows[1:], columns=columns[1:]).stem
+    others = plan_reproduction("fedh2l/table2", rows=rows[:-1], columns=columns[1:]).stem
     assert most.startswith("table2.12-rows.14-columns.")
     assert len(most) < 60
     assert most != others
@@ -329,10 +329,12 @@ def test_sizes_and_holdings_are_there_at_once(command: Command) -> None:
 def test_without_a_table_it_lists_what_can_be_reproduced(command: Command) -> None:
     listed = command("reproduce").out
     assert all(
-        f"000/{key}" in listed for key in ("table1", "table2", "table3", "figure1", "figure2", "figure3")
+        f"lwof/{key}" in listed for key in ("table1", "table2", "table3", "figure1", "figure2", "figure3")
     )
     assert "paper, small, tiny" in listed
+    assert "https://arxiv.org/abs/2211.03457" in listed
     paper_details = command("reproduce", FAKE).out
+    assert "Nobody. 2000\nhttps://example.org/together\n" in paper_details
     assert "rows: alone, together, gain" in paper_details
     assert "nothing was open" in paper_details
     assert "a slip of the pen" in paper_details
@@ -341,16 +343,17 @@ def test_without_a_table_it_lists_what_can_be_reproduced(command: Command) -> No
 
 def test_what_can_be_reproduced_is_named_in_full_at_80_columns() -> None:
     out = io.StringIO()
-    Console(width=80, file=out).print(papers_table([papers.load("004")]))
-    listed = [line.split()[0] for line in out.getvalue().splitlines() if "004/" in line]
-    assert "004/bandwidth-pacs" in listed
+    Console(width=80, file=out).print(papers_overview([papers.load("fedh2l")]))
+    listed = [line.split()[0] for line in out.getvalue().splitlines() if "fedh2l/" in line]
+    assert "fedh2l/bandwidth-pacs" in listed
     assert all("…" not in name for name in listed)
+    assert "\nhttps://doi.org/10.1109/JCC59055.2023.00009\n" in out.getvalue()
 
 
 MISTAKES: dict[str, tuple[tuple[object, ...], str]] = {
-    "no such paper": (("0000/table2",), "there are 000, 001, 002, 003, 004"),
+    "no such paper": (("fedkff/table3",), "there are fedh2l, fedkem, fedkf, fedorion, lwof"),
     "no such file": (("nowhere.yaml/table2",), "no file nowhere.yaml"),
-    "no such table": (("000/tabel2",), "did you mean 'table2'?"),
+    "no such table": (("lwof/tabel2",), "did you mean 'table2'?"),
     "no such scale": ((MAIN, "--scale", "tinny"), "did you mean 'tiny'?"),
     "not at this scale": (
         (f"{FAKE}/traffic", "--scale", "paper"),
@@ -361,8 +364,8 @@ MISTAKES: dict[str, tuple[tuple[object, ...], str]] = {
         "--rows togehter: not found, did you mean 'together'?",
     ),
     "no such column": ((MAIN, "--columns", "odd"), "--columns odd"),
-    "no data": (("000/table2", "--scale", "paper"), "POLYFED_DATA"),
-    "no data to show": (("000/figure1", "--scale", "paper"), "POLYFED_DATA"),
+    "no data": (("lwof/table2", "--scale", "paper"), "POLYFED_DATA"),
+    "no data to show": (("lwof/figure1", "--scale", "paper"), "POLYFED_DATA"),
 }
 
 

@@ -38,12 +38,12 @@ CHOSEN_LESS = 30.0
 
 @pytest.fixture
 def measured() -> MeasuredTable:
-    return as_if_measured("000")
+    return as_if_measured("lwof")
 
 
 @pytest.fixture
 def grouped() -> MeasuredTable:
-    return as_if_measured("004")
+    return as_if_measured("fedh2l")
 
 
 def as_if_measured(name: str, key: str = "table2") -> MeasuredTable:
@@ -62,7 +62,7 @@ def as_if_measured(name: str, key: str = "table2") -> MeasuredTable:
                 last={seed: number + 1 + seed for seed in range(3)},
                 chosen=dict.fromkeys(range(3), number - CHOSEN_LESS),
             )
-    first = "initial" if name == "000" else table.rows[0].key
+    first = "initial" if name == "lwof" else table.rows[0].key
     judged = judge_all(
         paper,
         key,
@@ -136,7 +136,7 @@ def test_the_chosen_round_is_printed_where_its_mark_is_another(measured: Measure
     assert "✗ not shown chosen round +0.0 ± 0.0 ± 0.0 1.00 0/3" in [" ".join(words) for words in other]
 
 
-@pytest.mark.parametrize("name", ["000", "004"])
+@pytest.mark.parametrize("name", ["lwof", "fedh2l"])
 def test_at_80_columns_no_line_of_a_claim_is_cut_or_broken(name: str) -> None:
     lines = printed(claims_list(as_if_measured(name), 80), 80)
     assert max(len(line.rstrip()) for line in lines) <= 80
@@ -157,7 +157,7 @@ def test_how_many_claims_were_judged_is_said_with_the_marks_and_what_chance_woul
     assert said in text
     assert f"(level 0.05: if none were true, up to {0.05 * len(marks):.2g} of {len(marks)} would be" in text
     assert "chosen round: " in text
-    assert said in markdown(measured, "polyfed reproduce 000/table2", "table2.png")
+    assert said in markdown(measured, "polyfed reproduce lwof/table2", "table2.png")
     counted = as_json(measured)["judged"]
     assert (counted["level"], counted["least seeds"]) == (0.05, 3)
     assert counted["last"]["judged"] == counted["last"]["tested"] == len(marks)
@@ -236,7 +236,7 @@ def test_a_formula_says_what_has_to_be_true() -> None:
 
 
 def test_markdown_has_both_tables_the_claims_and_the_command(measured: MeasuredTable) -> None:
-    text = markdown(measured, "polyfed reproduce 000/table2", "table2.png")
+    text = markdown(measured, "polyfed reproduce lwof/table2", "table2.png")
     assert "| Global | 68.34 → **70.3 ± 1.0** |" in text
     assert "| Global | 68.34 → **38.3 ± 0.0** |" in text
     assert (
@@ -244,7 +244,7 @@ def test_markdown_has_both_tables_the_claims_and_the_command(measured: MeasuredT
         in text
     )
     assert "![measured values beside the paper's](table2.png)" in text
-    assert "Repeat it: `polyfed reproduce 000/table2`" in text
+    assert "Repeat it: `polyfed reproduce lwof/table2`" in text
     tables = [line for line in text.splitlines() if line.startswith("|")]
     assert {line.count("|") for line in tables} == {6, 11}
 
@@ -330,7 +330,7 @@ def test_claims_name_a_column_with_its_group(grouped: MeasuredTable) -> None:
 
 
 def test_markdown_has_a_table_for_each_group(grouped: MeasuredTable) -> None:
-    text = markdown(grouped, "polyfed reproduce 004/table2", "table2.png")
+    text = markdown(grouped, "polyfed reproduce fedh2l/table2", "table2.png")
     assert text.count("**M20-LeNet**") == 2  # at the last round, and as chosen
     assert text.count("|  | ACC | WDP | CDP |") == 10
     assert "| IND | 68.45 → **70.5 ± 1.0** |" in text

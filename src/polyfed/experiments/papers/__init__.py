@@ -1,6 +1,6 @@
 """The papers as data: what each compares, prints and claims. Adding a table is adding data.
 
-paper = load("000")
+paper = load("lwof")
 paper.config("fedmd", "le5-a01", scale="tiny", seed=0)      # the content of a run file
 """
 
@@ -30,7 +30,7 @@ def known() -> list[str]:
 
 
 def load(name: str) -> Paper:
-    """A paper by its number, or your own file in the same form (`mine.yaml`)."""
+    """A paper by its name, or your own file in the same form (`mine.yaml`)."""
     file: Traversable = Path(name)
     if not name.endswith(ENDING):
         if name not in known():

@@ -31,6 +31,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from polyfed.runs.keys import merge
 
 Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w-]*$")]
+Link = Annotated[str, Field(pattern=r"^https?://\S+$")]
 Fragment = dict[str, Any]
 """Some keys and values of a run file."""
 Measure = Annotated[
@@ -357,6 +358,9 @@ class Paper(PaperSection):
     id: Key
     title: str
     cite: str
+    """Who wrote it and when."""
+    links: tuple[Link, ...] = ()
+    """Where it can be read."""
     readings: tuple[str, ...] = ()
     """What the paper leaves open, and what is done here."""
     slips: tuple[str, ...] = ()

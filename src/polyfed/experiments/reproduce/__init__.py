@@ -1,6 +1,6 @@
 """Reproducing a paper's table: plan its runs, do them, and show what came out beside what the paper prints.
 
-plan = plan_reproduction("000/table2", scale="tiny")
+plan = plan_reproduction("lwof/table2", scale="tiny")
 run_jobs(list(plan.jobs.values()))                   # polyfed.experiments.run_jobs
 measured, files = conclude(plan)                     # the table, with the paper's claims judged
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from polyfed.experiments.papers.results import MeasuredTable
-from polyfed.experiments.reproduce.listing import paper_details, papers_table, plan_tables
+from polyfed.experiments.reproduce.listing import paper_details, papers_overview, plan_tables
 from polyfed.experiments.reproduce.plan import (
     DEFAULT_OUT,
     DEFAULT_SCALE,
@@ -28,7 +28,7 @@ __all__ = [
     "conclude",
     "full_report",
     "paper_details",
-    "papers_table",
+    "papers_overview",
     "plan_reproduction",
     "plan_tables",
 ]

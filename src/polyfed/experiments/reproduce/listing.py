@@ -17,8 +17,8 @@ from polyfed.experiments.reproduce.formats import MISSING, filled, plural
 from polyfed.experiments.reproduce.plan import ReproductionPlan, settings_of, states_of
 
 
-def papers_table(papers: Sequence[Paper]) -> Table:
-    """The tables and figures that can be reproduced."""
+def papers_overview(papers: Sequence[Paper]) -> Group:
+    """The papers, and which of their tables and figures can be reproduced."""
     table = Table(
         box=box.SIMPLE_HEAD,
         title_justify="left",
@@ -28,9 +28,8 @@ def papers_table(papers: Sequence[Paper]) -> Table:
         number = name in ("runs per seed", "claims")
         table.add_column(name, justify="right" if number else "left", no_wrap=name == "what")
     for paper in papers:
-        title = Text.assemble((paper.title, "bold"), f" ({paper.cite})")
-        table.add_row(Text(paper.id, style="bold"), title)
-        for key, item in [*paper.tables.items(), *paper.figures.items()]:
+        items = {**paper.tables, **paper.figures}
+        for place, (key, item) in enumerate(items.items(), start=1):
             claims = len(item.claims) if isinstance(item, PaperTable) else 0
             table.add_row(
                 f"{paper.id}/{key}",
@@ -38,8 +37,16 @@ def papers_table(papers: Sequence[Paper]) -> Table:
                 str(len(_runs(paper, key, item)) or MISSING),
                 str(claims or MISSING),
                 ", ".join(paper.scales_of(item)),
+                end_section=place == len(items),
             )
-    return table
+    return Group(*(Text.assemble(_reference(paper), "\n") for paper in papers), table)
+
+
+def _reference(paper: Paper) -> Text:
+    """What it takes to find a paper: title, authors, year, links; each link on a line of its own, to be copied."""
+    return Text.assemble(
+        (f"{paper.id}: {paper.title}", "bold"), *(f"\n{line}" for line in (paper.cite, *paper.links))
+    )
 
 
 def _runs(paper: Paper, key: str, item: PaperTable | PaperFigure) -> set[tuple[str, str]]:
@@ -53,7 +60,7 @@ def _runs(paper: Paper, key: str, item: PaperTable | PaperFigure) -> set[tuple[s
 
 def paper_details(paper: Paper, width: int) -> Group:
     """A paper in full: its tables with their rows and columns, what it leaves open, its contradictions."""
-    parts: list[RenderableType] = [Text(f"{paper.id}: {paper.title}\n{paper.cite}", style="bold")]
+    parts: list[RenderableType] = [_reference(paper)]
     for key, item in [*paper.tables.items(), *paper.figures.items()]:
         parts.append(Text(f"\n{paper.id}/{key}  {item.title}"))
         if isinstance(item, PaperTable):

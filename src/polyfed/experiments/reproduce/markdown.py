@@ -20,7 +20,8 @@ def markdown(measured: MeasuredTable, command: str, picture: str | None) -> str:
     paper = measured.paper
     parts = [
         f"# {heading(measured)}",
-        f"{paper.title} ({paper.cite}). In each cell: the paper's number → the one measured here"
+        f"{paper.title} ({', '.join((paper.cite, *paper.links))}).",
+        "In each cell: the paper's number → the one measured here"
         + (", at the last round, mean ± spread over seeds." if measured.is_run else "."),
         _values(measured, chosen=False),
     ]

@@ -44,7 +44,7 @@ class ReproductionPlan:
     """A table or figure of a paper, and the runs that it needs."""
 
     source: str
-    """The paper's number, or the file it was read from."""
+    """The paper's name, or the file it was read from."""
     paper: Paper
     key: str
     scale: str
@@ -112,9 +112,9 @@ def plan_reproduction(
     seeds: int | None = None,
     out: Path = DEFAULT_OUT,
 ) -> ReproductionPlan:
-    """The runs that `000/table2` needs. Nothing is written.
+    """The runs that `lwof/table2` needs. Nothing is written.
 
-    what: a paper's number (or a file of one's own), a slash, and a table or figure.
+    what: a paper's name (or a file of one's own), a slash, and a table or figure.
     rows, columns: only these, by key or name.
     seeds: how many, by default as many as the scale has; they are 0, 1, 2 …
     """
