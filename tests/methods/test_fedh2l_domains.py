@@ -1,4 +1,4 @@
-"""FedH2L's domains as paper 004 has them: who holds what, what is held out, and that peers gain by each other."""
+"""FedH2L's domains as its paper has them: who holds what, what is held out, and that peers gain by each other."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ class SweepPlan:
             curves = {_label(variant): result.runs[variant.name] for variant in self.variants}
             legend = ", ".join(self.variants[0].values)
             written.append(accuracy_curves(curves, self.path / "curves.png", legend=legend))
-        if any(row.last_whole and row.sent for row in result.rows):
+        if any((row.last_whole or row.last_own) and row.sent for row in result.rows):
             from polyfed.report.cost_points import accuracy_against_bytes  # noqa: PLC0415
 
             points = {_label(variant): result.runs[variant.name] for variant in self.variants}

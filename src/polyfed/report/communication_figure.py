@@ -17,6 +17,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from polyfed.report.communication import Course
 from polyfed.report.curves import add_legend, legend_width
 from polyfed.report.drawing import COLOURS, FEW_POINTS, INK, labels, over_rounds, save, style_axes
+from polyfed.report.measures import OWN, whole_title
 from polyfed.report.tables import percent
 from polyfed.runs.metrics import mean_and_spread
 
@@ -80,7 +81,8 @@ def communication_figure(found: Sequence[Course], target: float, path: Path) -> 
 
 
 def _whose(drawn: Sequence[Course]) -> str:
-    parts = {"own": "accuracy on own test data", "all": "accuracy on the whole test set"}
+    whole = whole_title(run for each in drawn for run in each.runs)
+    parts = {"own": f"accuracy on {OWN}", "all": f"accuracy on {whole}"}
     words = {each.words for each in drawn}
     return parts.get(words.pop(), "accuracy") if len(words) == 1 else "accuracy"
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from polyfed.errors import CheckpointError
 from polyfed.report.fitting import FittedTable, Row
+from polyfed.report.measures import whole_title
 from polyfed.report.tables import compare_further, percent, sent_words, signed
 from polyfed.runs.history import RunRecord, local_run_for
 
@@ -53,11 +54,16 @@ class Comparison:
         headings += ["own\nmean", "own\nworst", "own\nspread", "all\nmean", "gain\nown", "gain\nall"]
         headings += ["sent per\nclient", "own, chosen\n(round)", "seconds"]
         return FittedTable(
-            title="accuracy in % at the last round; own: a client's own test data, all: the whole test set",
+            title=f"accuracy in % at the last round; own: a client's own test data{self._all()}",
             names=["run"],
             headings=headings,
             rows=[Row([name], self._cells(record)) for name, record in self.runs.items()],
         )
+
+    def _all(self) -> str:
+        """What the column `all` is of."""
+        whole = whole_title(self.runs.values())
+        return f", all: {whole}" if whole else ""
 
     def further_table(self) -> Table | None:
         """Stages of a round, servers' models and metrics beside accuracy; None without any."""

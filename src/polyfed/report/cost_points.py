@@ -15,6 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from polyfed.federation.message import Kind
 from polyfed.report.drawing import COLOURS, INK, labels, save, spaced, style_axes
+from polyfed.report.measures import OWN, whole_title
 from polyfed.report.tables import SERVER_MODEL, amount, pools_data
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import mean_and_spread, received_per_client, sent_per_client
@@ -50,7 +51,9 @@ class _Point:
 
 
 def accuracy_against_bytes(variants: Mapping[str, Sequence[RunRecord]], path: Path | str) -> Path:
-    """Draw accuracy on the whole test set (mean over clients and seeds) against the bytes of a client, up and down.
+    """Draw accuracy (mean over clients and seeds) against the bytes of a client, up and down.
+
+    On the whole test set; where no run has one, on the clients' own test data.
 
     Where the server has a model of its own, what that reaches is a ring.
 
@@ -60,8 +63,10 @@ def accuracy_against_bytes(variants: Mapping[str, Sequence[RunRecord]], path: Pa
     """
     shown = dict(zip(labels(list(variants), _LONGEST_LABEL), variants.values(), strict=True))
     panels: dict[str, dict[str, Sequence[RunRecord]]] = {}
+    records = [run for runs in shown.values() for run in runs]
+    part = "whole" if any("whole" in run.summary["last"] for run in records) else "own"
     for name, runs in shown.items():
-        if runs and "whole" in runs[0].summary["last"]:
+        if runs and part in runs[0].summary["last"]:
             panels.setdefault(", ".join(runs[0].config["models"]["names"]), {})[name] = runs
     if len(panels) > _MOST_PANELS:
         panels = {"": {name: runs for panel in panels.values() for name, runs in panel.items()}}
@@ -71,11 +76,11 @@ def accuracy_against_bytes(variants: Mapping[str, Sequence[RunRecord]], path: Pa
             for title, panel in panels.items()
         }
     points = {
-        title: [point for name, runs in panel.items() for point in _points(name, runs)]
+        title: [point for name, runs in panel.items() for point in _points(name, runs, part)]
         for title, panel in panels.items()
     }
     if not any(not point.bound for panel in points.values() for point in panel):
-        raise ValueError("no run has an accuracy on the whole test set and bytes to draw")
+        raise ValueError("no run has an accuracy and bytes to draw")
     height = _height(max(map(len, points.values())))
     figure = Figure(figsize=(1.0 + 5.2 * len(points), height), layout="constrained")
     FigureCanvasAgg(figure)
@@ -90,7 +95,7 @@ def accuracy_against_bytes(variants: Mapping[str, Sequence[RunRecord]], path: Pa
         _draw_panel(axes, panel, low, high, apart)
         axes.set_title(f"clients' models: {title}" if title else "", fontsize=9.5, color=INK, loc="left")
     all_axes[0].set_ylabel(
-        "accuracy on the whole test set\nin %; of clients, their mean", fontsize=9, color=INK
+        f"accuracy on {whole_title(records) or OWN}\nin %; of clients, their mean", fontsize=9, color=INK
     )
     handles = {
         text: mark for axes in all_axes for mark, text in zip(*axes.get_legend_handles_labels(), strict=True)
@@ -107,7 +112,7 @@ def accuracy_against_bytes(variants: Mapping[str, Sequence[RunRecord]], path: Pa
     return save(figure, Path(path))
 
 
-def _points(name: str, runs: Sequence[RunRecord]) -> list[_Point]:
+def _points(name: str, runs: Sequence[RunRecord], part: str) -> list[_Point]:
     """What the clients of a variant reach and, where there is one, what the server's own model does."""
     summaries = [run.summary for run in runs]
     sizes = [sent_per_client(summary) + received_per_client(summary) for summary in summaries]
@@ -119,7 +124,7 @@ def _points(name: str, runs: Sequence[RunRecord]) -> list[_Point]:
         mean, spread = mean_and_spread([100 * accuracy for accuracy in accuracies])
         return _Point(name, size, mean, spread or 0.0, weights, bound, server)
 
-    clients = point(name, [summary["last"]["whole"]["mean"] for summary in summaries], server=False)
+    clients = point(name, [summary["last"][part]["mean"] for summary in summaries], server=False)
     own = [summary["last"].get("server", {}).get(SERVER_MODEL) for summary in summaries]
     if bound or None in own:
         return [clients]

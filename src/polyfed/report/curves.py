@@ -15,11 +15,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from polyfed.report.drawing import COLOURS, FEW_POINTS, INK, labels, over_rounds, save, style_axes
+from polyfed.report.measures import OWN, whole_title
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import mean_and_spread
 
 MOST_LINES = 12
-PANELS = {"own": "own test data", "whole": "whole test set"}
+PANELS = ("own", "whole")
 _OTHERS = "#c8c8c8"
 _LONGEST_LABEL = 44
 
@@ -62,7 +63,8 @@ def accuracy_curves(
     all_axes = np.ravel(figure.subplots(1, len(panels), squeeze=False, sharey=True))
     for axes, (part, lines) in zip(all_axes, panels.items(), strict=True):
         _draw_panel(axes, lines, shown)
-        axes.set_title(PANELS[part], fontsize=9.5, color=INK, loc="left")
+        title = OWN if part == "own" else whole_title(run for runs in variants.values() for run in runs)
+        axes.set_title(title, fontsize=9.5, color=INK, loc="left")
     all_axes[0].set_ylabel("accuracy in %", fontsize=9, color=INK)
     add_legend(figure, all_axes, len(variants) - len(shown), legend)
     return save(figure, Path(path))

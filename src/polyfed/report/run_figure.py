@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 
 from polyfed.report.drawing import COLOURS, FEW_POINTS, INK, labels, over_rounds, plain, save, style_axes
 from polyfed.report.fitting import shortened
+from polyfed.report.measures import part_titles, server_title
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import accuracy
 
 MOST_CLIENTS = 30  # shown one by one
-PARTS = {"own": "own test data", "whole": "whole test set"}
 _LONGEST_NAME = 24
 _BAND = 0.12
 
@@ -35,7 +35,8 @@ def run_figure(record: RunRecord, path: Path | str) -> Path | None:
     if not lines:
         return None
     clients = record.last_evaluation["clients"]
-    scored = any(PARTS.keys() & score.keys() for score in clients.values())
+    parts = part_titles(record)
+    scored = any(parts.keys() & score.keys() for score in clients.values())
     beside = scored and len(clients) <= MOST_CLIENTS
     high = max(3.8, 1.3 + 0.19 * len(clients)) if beside else 3.8
     figure = Figure(figsize=(9.6 if beside else 6.2, high), layout="constrained")
@@ -56,35 +57,38 @@ def run_figure(record: RunRecord, path: Path | str) -> Path | None:
 
 
 def _lines(record: RunRecord) -> dict[str, Points]:
-    """What was measured over the rounds: own and whole test sets, stages and the server's models (on the whole one)."""
+    """What was measured over the rounds: on own and whole test sets, at stages, of the server's models."""
     found: dict[str, Points] = {}
 
     def note(label: str, number: int, share: float | None) -> None:
         if share is not None:
             found.setdefault(label, {})[number] = 100 * share
 
-    evaluations = record.evaluations
+    evaluations, parts = record.evaluations, part_titles(record)
+    part, on = list(parts.items())[-1]  # of stages: what says most
     for line in evaluations:
-        for part, label in PARTS.items():
-            note(label, line["round"], line["summary"].get(part, {}).get("mean"))
+        for each, label in parts.items():
+            note(label, line["round"], line["summary"].get(each, {}).get("mean"))
     for line in [record.preparation, *evaluations]:
         for stage, scores in line.get("stages", {}).items():
             note(
-                f"{plain(shortened(stage, _LONGEST_NAME))}, whole test set",
+                f"{plain(shortened(stage, _LONGEST_NAME))}, {on}",
                 line["round"],
-                scores.get("whole", {}).get("mean"),
+                scores.get(part, {}).get("mean"),
             )
         for stage, share in line.get("server", {}).items():
-            note(f"{plain(shortened(stage, _LONGEST_NAME))} (server), whole test set", line["round"], share)
+            title = f"{plain(shortened(stage, _LONGEST_NAME))} (server), {server_title(record)}"
+            note(title, line["round"], share)
     # A stage after which models do not change any more is the result itself.
-    result = found.get(PARTS["whole"])
-    return {label: points for label, points in found.items() if label in PARTS.values() or points != result}
+    result = found.get(on)
+    return {label: points for label, points in found.items() if label in parts.values() or points != result}
 
 
 def _draw_lines(axes: Axes, lines: Mapping[str, Points], record: RunRecord) -> None:
-    colours = dict(zip(dict.fromkeys([*PARTS.values(), *lines]), itertools.cycle(COLOURS), strict=False))
+    parts = part_titles(record)
+    colours = dict(zip(dict.fromkeys([*parts.values(), *lines]), itertools.cycle(COLOURS), strict=False))
     for label, points in lines.items():
-        is_result = label in PARTS.values()
+        is_result = label in parts.values()
         axes.plot(
             list(points),
             list(points.values()),
@@ -121,7 +125,7 @@ def _shade_clients(axes: Axes, record: RunRecord, colour: str) -> None:
 
 def _draw_clients(axes: Axes, clients: Mapping[str, Mapping[str, Any]], number: int) -> None:
     """A dot per client and test set, the clients below each other in their order."""
-    for place, (part, colour) in enumerate(zip(PARTS, COLOURS, strict=False)):
+    for place, (part, colour) in enumerate(zip(("own", "whole"), COLOURS, strict=False)):
         rows = [row for row, score in enumerate(clients.values()) if part in score]
         shares = [100 * accuracy(score[part]) for score in clients.values() if part in score]
         axes.scatter(shares, rows, s=26 if place == 0 else 16, color=colour, linewidths=0, zorder=3 + place)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from rich.table import Table
 
 from polyfed.report.fitting import FittedTable, Row
-from polyfed.report.measures import Measure, further_measures
+from polyfed.report.measures import Measure, further_measures, whole_title
 from polyfed.report.tables import SERVER_MODEL, amount, further_table, percent
 from polyfed.runs.failures import failures_in_a_line
 from polyfed.runs.history import RunRecord
@@ -62,6 +62,8 @@ class VariantResult:
     """Bytes that a client was sent, mean over seeds."""
     seconds: float | None
     """How long a run took, mean over seeds."""
+    whole: str = ""
+    """What the whole test set is; nothing where there is none."""
     further: Mapping[ReportedRound, Mapping[Measure, MeanAndSpread | None]] = field(default_factory=dict)
     """Stages of a round, the server's models and metrics beside accuracy, mean and spread over seeds."""
 
@@ -86,6 +88,7 @@ def variant_result(
         sent=_mean(map(sent_per_client, summaries)),
         received=_mean(map(received_per_client, summaries)),
         seconds=_mean(float(summary["seconds"]) for summary in summaries),
+        whole=whole_title(runs),
         further={when: _further_over_seeds(runs, when) for when in REPORTED_ROUNDS},
     )
 
@@ -150,9 +153,15 @@ def sweep_table(rows: Sequence[VariantResult]) -> FittedTable:
             "seconds",
         ],
         rows=[Row([row.values[key] for key in keys] or [row.variant], _cells(row)) for row in rows],
-        caption="own: a client's own test data, all: the whole test set; chosen: at the round best on validation;"
+        caption=f"own: a client's own test data{_all(rows)}; chosen: at the round best on validation;"
         " worst client, and standard deviation over clients: own test data, last round",
     )
+
+
+def _all(rows: Sequence[VariantResult]) -> str:
+    """What the columns `all` are of."""
+    titles = dict.fromkeys(row.whole for row in rows if row.whole)
+    return f", all: {' or '.join(titles)}" if titles else ""
 
 
 def _cells(row: VariantResult) -> list[str]:

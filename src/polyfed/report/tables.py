@@ -16,7 +16,7 @@ from polyfed.errors import ConfigError
 from polyfed.federation.message import Kind
 from polyfed.federation.method import Method, Need, registered
 from polyfed.learn import CONFUSION, Training
-from polyfed.report.measures import PARTS, Measure, further_measures, stages_on_whole, worst_metrics
+from polyfed.report.measures import Measure, further_measures, part_titles, stages_on_whole, worst_metrics
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound, accuracy, sent_per_client
 
@@ -73,7 +73,7 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
     if chosen:
         table.add_column(f"chosen on\nvalidation ({chosen['round']})", justify="right", no_wrap=True)
     rounds = [summary["last"], *([chosen] if chosen else [])]
-    for title, *accuracies in _accuracies(rounds):
+    for title, *accuracies in _accuracies(record, rounds):
         table.add_row(title, *map(percent, accuracies))
     if "amp" in summary["last"]:
         table.add_row("AMP (all own test rows together)", *(percent(each.get("amp")) for each in rounds))
@@ -84,12 +84,10 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
     if local is not None:
         for part, gain in record.gain_over(local).items():
             table.add_row(escape(f"gain over {local.path.resolve().name}, {part}"), signed(gain))
-    for name, scores in summary["last"]["architectures"].items():
-        shown = " / ".join(percent(scores[part]) for part in ("own", "whole") if part in scores)
-        table.add_row(escape(f"{name} (own / whole)"), shown or "–")
-    for name, scores in _named_clients(record):
-        shown = " / ".join(percent(scores[part]) for part in ("own", "whole") if part in scores)
-        table.add_row(escape(f"{name} (own / whole)"), shown or "–")
+    parts = list(part_titles(record))
+    for name, scores in (*summary["last"]["architectures"].items(), *_named_clients(record)):
+        shown = " / ".join(percent(scores[part]) for part in parts if part in scores)
+        table.add_row(escape(f"{name} ({' / '.join(parts)})"), shown or "–")
     for direction in ("up", "down"):
         sizes = summary["bytes"][direction]
         shown = "\n".join(f"{kind} {amount(size)}" for kind, size in sizes.items())
@@ -111,9 +109,9 @@ def listed(names: Collection[str]) -> list[str]:
     return [*list(names)[:MOST_NAMED], *([f"and {rest} more"] if rest > 0 else [])]
 
 
-def _accuracies(rounds: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
+def _accuracies(record: RunRecord, rounds: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
     """What clients reached on test rows; without any, on validation rows."""
-    parts = {"own": "own test data", "whole": "whole test set"}
+    parts = part_titles(record)
     scored = [part for part in parts if part in rounds[0]]
     for part in scored:
         for what in ("mean", "worst", "best", "spread"):
@@ -188,7 +186,7 @@ def compare_further(runs: Mapping[str, RunRecord]) -> Table | None:
 def confusion_table(record: RunRecord) -> Table | None:
     """The confusion matrix at the last round, all clients' added; None if there is none or it is too large to print."""
     metrics = record.summary["last"].get("metrics", {})
-    found = [(title, metrics.get(part, {}).get(CONFUSION)) for part, title in PARTS.items()]
+    found = [(title, metrics.get(part, {}).get(CONFUSION)) for part, title in part_titles(record).items()]
     title, counts = next(((title, counts) for title, counts in found if counts is not None), ("", []))
     if not 0 < len(counts) <= MOST_CLASSES:
         return None

@@ -16,6 +16,7 @@ from polyfed.runs.assignment import Assignment
 from polyfed.runs.config import RunConfig
 from polyfed.runs.contents import Description
 from polyfed.runs.failures import FailedStep, failed_steps, failure_lines
+from polyfed.runs.holdings import WholeTest
 from polyfed.runs.manifest import CONFIG, DESCRIPTION, HISTORY, LEDGER, RunFiles, read_manifest
 from polyfed.runs.states import verify_states
 from polyfed.schema import explain
@@ -94,6 +95,11 @@ class RunRecord:
     def output_words(self) -> list[str]:
         """The class that each output stands for."""
         return self._description.outputs
+
+    @property
+    def whole_test(self) -> WholeTest:
+        """What the whole test set is, on which clients' and the server's models are scored."""
+        return self._description.whole_test
 
     @property
     def class_count(self) -> int:

@@ -135,7 +135,6 @@ class OwnData:
     ) -> None:
         self.config = config
         self.seeds = seeds
-        self.pooled = pooled
         self.names = Names(len(sources), list(sources))
         self._check_settings()
         self._brought, self.agreement = self._agree(sources)
@@ -144,6 +143,8 @@ class OwnData:
         self._normalise(alone=alone)
         self.public = self._make_public()
         self.of, self.seen_by = Kept(self._hold), Kept(self._see)
+        # Here, so that processes that are forked find it made.
+        self.everyone = self._put_together() if pooled else None
         self._warn()
 
     def _check_settings(self) -> None:
@@ -329,11 +330,10 @@ class OwnData:
             whole_test=self.whole_test,
             public=self.public,
             own_public=self._own_public(index),
-            everyone=self.everyone if self.pooled else None,
+            everyone=self.everyone,
         )
 
-    @functools.cached_property
-    def everyone(self) -> Rows:
+    def _put_together(self) -> Rows:
         """Everybody's training rows in one place, each as its owner normalises it."""
         parts = [self.of(index).train for index in range(len(self.names))]
         return data.put_together([part for part in parts if len(part)], "everybody's rows").rows()
