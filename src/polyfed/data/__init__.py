@@ -8,6 +8,7 @@ from polyfed.data.holding import Holding, put_together
 from polyfed.data.named import whereabouts
 from polyfed.data.new_rows import InputForm, read_new_rows
 from polyfed.data.normalisation import Constants, moments, no_normalisation, pooled
+from polyfed.data.oddities import copy_notes
 from polyfed.data.partition import (
     PARTITIONS,
     Dirichlet,
@@ -47,6 +48,7 @@ __all__ = [
     "agreement_of",
     "augment",
     "check_cache",
+    "copy_notes",
     "has_split",
     "known_sets",
     "load",

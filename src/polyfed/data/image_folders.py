@@ -125,7 +125,7 @@ def _check_outer_are_classes(root: Path, inner: dict[str, Counter[str]]) -> None
     raise DataError(
         f"{root}: folders of folders of images, such as {outer[0]}/{again[0]} and {outer[1]}/{again[0]}, where one "
         f"folder for each class is expected: give one of them, such as its {outer[0]}, or put all images of a class "
-        "directly into one folder"
+        f"directly into one folder; if each is what one client holds, say so: data.each: {root}/*"
     )
 
 

@@ -51,19 +51,21 @@ class Comparison:
     def table(self) -> FittedTable:
         """One row per run: accuracy on a client's own test data and on the whole test set, gain, and cost."""
         headings = ["rounds"] if len(self.lengths) > 1 else []
-        headings += ["own\nmean", "own\nworst", "own\nspread", "all\nmean", "gain\nown", "gain\nall"]
+        headings += ["own\nmean", "own\nworst", "own\nspread", *(["all\nmean"] if self._whole else [])]
+        headings += ["gain\nown", *(["gain\nall"] if self._whole else [])]
         headings += ["sent per\nclient", "own, chosen\n(round)", "seconds"]
         return FittedTable(
-            title=f"accuracy in % at the last round; own: a client's own test data{self._all()}",
+            title="accuracy in % at the last round; own: a client's own test data"
+            + (f", all: {self._whole}" if self._whole else ""),
             names=["run"],
             headings=headings,
             rows=[Row([name], self._cells(record)) for name, record in self.runs.items()],
         )
 
-    def _all(self) -> str:
-        """What the column `all` is of."""
-        whole = whole_title(self.runs.values())
-        return f", all: {whole}" if whole else ""
+    @cached_property
+    def _whole(self) -> str:
+        """What the columns `all` are of; nothing where no run has a whole test set."""
+        return whole_title(self.runs.values())
 
     def further_table(self) -> Table | None:
         """Stages of a round, servers' models and metrics beside accuracy; None without any."""
@@ -80,9 +82,9 @@ class Comparison:
             percent(own.get("mean")),
             percent(own.get("worst")),
             percent(own.get("spread")),
-            percent(whole.get("mean")),
+            *([percent(whole.get("mean"))] if self._whole else []),
             signed(gain.get("own")),
-            signed(gain.get("whole")),
+            *([signed(gain.get("whole"))] if self._whole else []),
             sent_words(summary),
             f"{percent(chosen.get('own', {}).get('mean'))} ({chosen['round']})" if chosen else "–",
             f"{summary['seconds']:.1f}",

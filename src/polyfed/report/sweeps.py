@@ -135,7 +135,7 @@ def with_spread(value: MeanAndSpread | None) -> str:
 def sweep_table(rows: Sequence[VariantResult]) -> FittedTable:
     """The variants below each other, with one column for each key that varies."""
     spread = any(row.finished > 1 for row in rows)
-    keys = list(rows[0].values)
+    keys, whole = list(rows[0].values), _all(rows)
     return FittedTable(
         title="accuracy in %, mean over clients"
         + (", mean ± standard deviation over seeds" if spread else ""),
@@ -143,17 +143,20 @@ def sweep_table(rows: Sequence[VariantResult]) -> FittedTable:
         headings=[
             "seeds",
             "own",
-            "all",
+            *(["all"] if whole else []),
             "own,\nchosen",
-            "all,\nchosen",
+            *(["all,\nchosen"] if whole else []),
             "worst\nclient",
             "over\nclients",
             "sent per\nclient",
             "received\nper client",
             "seconds",
         ],
-        rows=[Row([row.values[key] for key in keys] or [row.variant], _cells(row)) for row in rows],
-        caption=f"own: a client's own test data{_all(rows)}; chosen: at the round best on validation;"
+        rows=[
+            Row([row.values[key] for key in keys] or [row.variant], _cells(row, whole=bool(whole)))
+            for row in rows
+        ],
+        caption=f"own: a client's own test data{whole}; chosen: at the round best on validation;"
         " worst client, and standard deviation over clients: own test data, last round",
     )
 
@@ -164,13 +167,13 @@ def _all(rows: Sequence[VariantResult]) -> str:
     return f", all: {' or '.join(titles)}" if titles else ""
 
 
-def _cells(row: VariantResult) -> list[str]:
+def _cells(row: VariantResult, *, whole: bool) -> list[str]:
     return [
         str(row.seeds) if row.finished == row.seeds else f"{row.finished} of {row.seeds}",
         with_spread(row.last_own),
-        with_spread(row.last_whole),
+        *([with_spread(row.last_whole)] if whole else []),
         with_spread(row.chosen_own),
-        with_spread(row.chosen_whole),
+        *([with_spread(row.chosen_whole)] if whole else []),
         with_spread(row.worst),
         with_spread(row.unevenness),
         *_costs(row),

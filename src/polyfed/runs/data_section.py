@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from polyfed.data import Dirichlet, Function, Listed, Natural, PartitionSettings, PublicSettings, Rotated
 from polyfed.federation.roster import why_not_a_name
-from polyfed.schema import SECTION, OneOrMore, as_list
+from polyfed.schema import SECTION, OneOrMore, as_list, explain
 
 DEFAULT_CLIENTS = 8
 OF_ONE_SET = ("source", "limit", "per_class", "names", "partition")
 """Keys that say which data set is cut, and how: not for clients that bring their own."""
 
 Share = Annotated[float, Field(ge=0, lt=1)]
-Normalise: TypeAlias = Literal["client", "all", "none"]
+Normalise: TypeAlias = Literal["auto", "client", "all", "none"]
 
 
 class TrainAndTest(BaseModel):
@@ -29,6 +29,20 @@ class TrainAndTest(BaseModel):
 
 
 Brings: TypeAlias = Annotated[str, Field(min_length=1)] | TrainAndTest
+
+
+def _brings(name: object, given: Any) -> Any:
+    """What a client brings, checked here: of a wrong one of two kinds pydantic would tell what both should be."""
+    if (reason := why_not_a_name(name)) is not None:
+        raise ValueError(reason)
+    if isinstance(given, TrainAndTest) or (isinstance(given, str) and given):
+        return given
+    if not isinstance(given, Mapping):
+        raise ValueError(f"'{name}' brings a file, a folder, or {{train: a file, test: a file}}")  # noqa: TRY004
+    try:
+        return TrainAndTest.model_validate(given)
+    except ValidationError as error:
+        raise ValueError(explain(error, TrainAndTest, str(name))) from None
 
 
 class Data(BaseModel):
@@ -59,7 +73,7 @@ class Data(BaseModel):
     classes: list[str] = []
     """The classes in the order that the clients have agreed on. Where not given: all that occur, if the clients'
     classes overlap."""
-    normalise: Literal["auto"] | Normalise = "auto"
+    normalise: Normalise = "auto"
     """By whose statistics inputs are normalised: each client's own training rows (client), the same for all (all), or
     not at all (none). auto: client where clients bring their own data, all where one data set is cut."""
     test_set: Annotated[str, Field(min_length=1)] | None = None
@@ -81,7 +95,7 @@ class Data(BaseModel):
 
     @property
     def normalised(self) -> Normalise:
-        """By whose statistics inputs are normalised."""
+        """By whose statistics inputs are normalised, with `auto` decided."""
         if self.normalise == "auto":
             return "client" if self.is_brought else "all"
         return self.normalise
@@ -149,13 +163,7 @@ class Data(BaseModel):
             return value
         if len(value) < 2:
             raise ValueError("a federation has two clients or more")
-        for name, brings in value.items():
-            if (reason := why_not_a_name(name)) is not None:
-                raise ValueError(reason)
-            if not isinstance(brings, str | Mapping | TrainAndTest):
-                told = f"'{name}' brings a file, a folder, or {{train: a file, test: a file}}"
-                raise ValueError(told)  # noqa: TRY004  (what pydantic makes a line of)
-        return value
+        return {name: _brings(name, given) for name, given in value.items()}
 
     @field_validator("names")
     @classmethod

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,17 +160,15 @@ class OwnData:
     def _agree(self, sources: Mapping[str, Any]) -> tuple[dict[str, Brought], Agreement]:
         """What each client brought, with columns and classes in the agreed order."""
         wanted = self.config.data
-        drops = _drops(sources, wanted.drop)
+        drops = _drops(sources, wanted.drop) if wanted.drop else {name: [] for name in sources}
         words = Agreement(shape=(), features=(), scaled=False, classes=tuple(wanted.classes))
 
         def read(name: str, like: Agreement) -> Brought:
             options = {**wanted.reading(), "drop": drops[name], "like": like, "part": True}
-            try:
+            with _of_client(name):
                 train = data.load(sources[name], "train", **options)
                 there = data.has_split(sources[name], "test")
                 return Brought(train, data.load(sources[name], "test", **options) if there else None)
-            except DataError as error:
-                raise DataError(f"client '{name}': {error}") from None
 
         found = {name: read(name, words) for name in sources}
         agreement = data.agree({name: each.sets for name, each in found.items()}, wanted.classes)
@@ -244,6 +243,8 @@ class OwnData:
         yield from (rows.dataset for rows in (self.public, self.whole_test) if rows is not None)
 
     def _warn(self) -> None:
+        for one, other in _alike(self._brought):
+            log.warning("clients '%s' and '%s' bring the same rows", one, other)
         for name, each in self._brought.items():
             for note in dict.fromkeys(note for found in each.sets for note in found.notes):
                 log.warning("client '%s': %s", name, note)
@@ -350,8 +351,12 @@ class OwnData:
         wanted = self.config.data
         if wanted.test_set is None:
             return None
-        found = data.load(wanted.test_set, like=self.agreement, part=True, **wanted.reading())
+        options = {**wanted.reading(), "drop": _drops({"": wanted.test_set}, wanted.drop, strict=False)[""]}
+        found = data.load(wanted.test_set, like=self.agreement, part=True, **options)
         found = data.adapt(found, self._template())
+        for name, each in self._brought.items():
+            for note in data.copy_notes(found.inputs, each.train.inputs, found.name):
+                log.warning("data.test_set and client '%s': %s", name, note)
         if isinstance(self.constants, Mapping):
             return found.seen_as(classes=self.agreement.classes)
         mean, std = self.constants
@@ -367,18 +372,42 @@ class OwnData:
         return rows
 
 
+@contextmanager
+def _of_client(name: str) -> Iterator[None]:
+    """Say whose data are meant where they cannot be read."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"client '{name}': {error}") from None
+
+
 def _renumbered(brought: Brought, agreement: Agreement) -> Brought:
     classes = agreement.classes
     test = None if brought.test is None else brought.test.seen_as(classes=classes)
     return Brought(brought.train.seen_as(classes=classes), test)
 
 
-def _drops(sources: Mapping[str, Any], drop: Sequence[str]) -> dict[str, list[str]]:
-    """The columns that are left out of each client's table: those of `data.drop` that it has; somebody must."""
-    columns = {name: data.table_columns(source) for name, source in sources.items()}
+def _alike(brought: Mapping[str, Brought]) -> Iterator[tuple[str, str]]:
+    """Clients that bring the very same training rows as one before them."""
+    first: dict[str, str] = {}
+    for name, each in brought.items():
+        if each.train.fingerprint in first:
+            yield first[each.train.fingerprint], name
+        first.setdefault(each.train.fingerprint, name)
+
+
+def _drops(sources: Mapping[str, Any], drop: Sequence[str], *, strict: bool = True) -> dict[str, list[str]]:
+    """The columns that are left out of each client's table: those of `data.drop` that it has.
+
+    strict: somebody must have each.
+    """
+    columns = {}
+    for name, source in sources.items():
+        with _of_client(name):
+            columns[name] = data.table_columns(source)
     known = [column for own in columns.values() for column in own or ()]
     for column in drop:
-        if column not in known:
+        if column not in known and strict:
             raise DataError(
                 f"data.drop: no client has a column '{column}': {nearest(column, dict.fromkeys(known))}"
             )
