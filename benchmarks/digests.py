@@ -1,8 +1,8 @@
-"""Digests of what every method makes, in small runs: a change that must not alter results leaves each of them as it was.
+"""Digests of what every method makes, in small runs: a change that must not alter results leaves all of them alone.
 
-    python -m benchmarks.digests > before.txt     (on the commit before)
-    python -m benchmarks.digests > after.txt      (on this one)
-    diff before.txt after.txt
+python -m benchmarks.digests > before.txt     (on the commit before)
+python -m benchmarks.digests > after.txt      (on this one)
+diff before.txt after.txt
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.test_contract import VARIANTS
+
 from polyfed.disk import digest
 from polyfed.engines import Inline
 from polyfed.federation.method import registered
 from polyfed.testing import Trial, result_of
-from tests.test_contract import VARIANTS
 
 
 def main() -> None:

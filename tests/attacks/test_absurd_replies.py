@@ -13,7 +13,7 @@ import torch
 from tests.conftest import MakeRun
 from torch import Tensor
 
-from polyfed import Client, Fields, Fleet, Kind, Method, Server, client_step, learn
+from polyfed import Client, Declaration, Fields, Fleet, Kind, Method, Server, client_step, learn
 from polyfed.engines import Inline, Pool
 from polyfed.errors import Divergence
 from polyfed.federation.engine import Outcome, Success, Task
@@ -197,11 +197,6 @@ class Scaling(Method):
     """The server multiplies its weights by what clients say: a method that a number can overflow."""
 
     name = "scaling"
-    sends: ClassVar = {"factor": Kind.STATISTICS}
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset()
 
     @client_step(sends=("factor",))
     def say(self, me: Client) -> Fields:
@@ -214,6 +209,9 @@ class Scaling(Method):
         server.memory["factor"] = factor
 
     power: ClassVar[float] = 40.0
+
+    def declare(self) -> Declaration:
+        return Declaration(sends={"factor": Kind.STATISTICS}, keeps=frozenset())
 
 
 @pytest.mark.parametrize("power", [40.0, 10.0], ids=["not finite", "finite, but no answers"])

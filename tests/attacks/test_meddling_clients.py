@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from tests.conftest import MakeRun
 
 from polyfed import (
     Client,
+    Declaration,
     Fields,
     Fleet,
     Kind,
@@ -36,18 +37,16 @@ class Meddling(Method):
     """FedAvg with a look at the public data; the first client spoils what it has once it is done."""
 
     name = "meddling"
-    sends: ClassVar = {"weights": LikeWeights("weights"), "seen": Number()}
-    tells: ClassVar = {"extra": Kind.FEATURES}
     Settings = MeddlingSettings
     settings: MeddlingSettings
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.PUBLIC})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset()
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={"weights": LikeWeights("weights"), "seen": Number()},
+            tells={"extra": Kind.FEATURES},
+            needs={Need.PUBLIC: ""},
+            keeps=frozenset(),
+        )
 
     @client_step
     def train(self, me: Client, weights: Weights, extra: dict[str, Any], **_all: Any) -> Fields:

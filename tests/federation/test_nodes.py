@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.conftest import MakeRun
 from torch import nn
 
 import polyfed
-from polyfed import Client, Fields, client_step
+from polyfed import Client, Declaration, Fields, client_step
 
 
 class Always(nn.Module):
@@ -28,7 +30,9 @@ class Comparing(polyfed.methods.Local):
     """Measures a module that is not the client's model."""
 
     name = "comparing"
-    stages = ("always 3",)
+
+    def declare(self) -> Declaration:
+        return replace(super().declare(), stages=("always 3",))
 
     @client_step
     def train(self, me: Client) -> Fields:

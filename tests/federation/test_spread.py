@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +14,19 @@ from tests.conftest import MakeRun
 from torch import Tensor
 from torch.nn import functional as F
 
-from polyfed import Assistant, Client, Fields, Fleet, Kind, Method, MethodSettings, Server, client_step, learn
+from polyfed import (
+    Assistant,
+    Client,
+    Declaration,
+    Fields,
+    Fleet,
+    Kind,
+    Method,
+    MethodSettings,
+    Server,
+    client_step,
+    learn,
+)
 from polyfed.engines import Inline, Pool
 from polyfed.errors import MethodError, RunError
 from polyfed.federation.engine import Engine
@@ -33,13 +45,13 @@ class Teaching(Method):
     """Clients send their weights; each becomes a job: train a copy a little and answer on public rows."""
 
     name = "teaching"
-    sends: ClassVar = {"weights": Kind.WEIGHTS}
     Settings = SpreadSettings
     settings: SpreadSettings
 
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"model", "memory"} if self.settings.keeps else ())
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={"weights": Kind.WEIGHTS}, keeps={"model", "memory"} if self.settings.keeps else set()
+        )
 
     @client_step(sends=("weights",))
     def train(self, me: Client) -> Fields:

@@ -31,7 +31,6 @@ from polyfed.federation.method import (
     Step,
     StepOwner,
     check_told,
-    reads_single_replies,
 )
 from polyfed.federation.nodes import Moment
 from polyfed.federation.outliers import Extents, most_suspect, outliers
@@ -292,9 +291,9 @@ class EngineFleet:
         """Replies that a method's round is going to read one by one."""
         method = self.program.method
         for reply in replies:
-            if reply.fields and not reads_single_replies(method):
+            if reply.fields and not method.declared.single_replies:
                 raise MethodError(
-                    f"{type(method).__name__} says that it reads no single replies (single_replies = False):"
+                    f"{type(method).__name__} says that it reads no single replies (single_replies=False):"
                     " use fleet.mean, or leave that out"
                 )
             yield reply
@@ -318,7 +317,7 @@ class EngineFleet:
         check_told(
             owner, [*payload, *dict.fromkeys(field for fields in own.values() for field in fields)], step
         )
-        promised = [field for field in getattr(step, "required", ()) if field in owner.sends]
+        promised = [field for field in getattr(step, "required", ()) if field in owner.declared.sends]
         asked = Asked(step, owner, name, to, payload, own, purpose, [*promised, *required], aloud)
         if purpose == "training":
             self._extents.append(asked.extents)
@@ -335,7 +334,7 @@ class EngineFleet:
         # The number names the steps' random streams: looking at a model must not change what comes after.
         self._sequence += asked.purpose == "training"
         calls = []
-        kinds = asked.owner.kinds_down()
+        kinds = asked.owner.declared.kinds_down
         packed = self.program.wire.pack(asked.payload, kinds, "down")
         common = encode(packed)
         down = bytes_by_kind(packed, len(common), kinds)
@@ -405,7 +404,8 @@ class EngineFleet:
         assert success.client is not None
         facts = self.roster[success.client]
         own = asked.own.get(facts.index, {})
-        door = Door(asked.owner, self.program.wire_up(asked.owner), self.sizes, asked.required, asked.aloud)
+        wire = self.program.wire_up(asked.owner)
+        door = Door(asked.owner.declared, wire, self.sizes, asked.required, asked.aloud)
         arrived = door.open(
             success.reply,
             success.report,
@@ -434,7 +434,7 @@ class EngineFleet:
         """What a client was sent, as it arrived; nothing where replies are not packed, and so no differences."""
         if not self.program.wire_up(asked.owner).packs("up"):
             return {}
-        wire, kinds = self.program.wire, asked.owner.kinds_down()
+        wire, kinds = self.program.wire, asked.owner.declared.kinds_down
         return {**asked.arrived, **wire.unpack(wire.pack(own, kinds, "down"), kinds, "down")}
 
 

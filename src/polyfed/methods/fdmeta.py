@@ -17,14 +17,16 @@ The server's model has learnt the ensemble's answers, so its doubt stands for th
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from polyfed import learn
 from polyfed.federation import (
+    LABELS,
     Client,
+    Declaration,
     Fields,
     Fleet,
     Kind,
@@ -60,17 +62,19 @@ class FDMeta(Method):
 
     name = "fdmeta"
     summary = "answers on the public rows that are least certain teach (our reading of Liu et al. 2022)"
-    single_replies = False
-    sends: ClassVar = {"posteriors": Probabilities("rows", "outputs")}
-    tells: ClassVar = {"rows": Kind.INDICES}
-    stages = ("initial", "personalised", "distilled")
-    final_stage = "distilled"
     Settings = FDMetaSettings
     settings: FDMetaSettings
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.PUBLIC, Need.SERVER_MODEL})
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={"posteriors": Probabilities("rows", "outputs")},
+            tells={"rows": Kind.INDICES},
+            needs={Need.PUBLIC: "", Need.SERVER_MODEL: ""},
+            stages=("initial", "personalised", "distilled"),
+            final_stage="distilled",
+            single_replies=False,
+            tasks=LABELS,
+        )
 
     @client_step
     def initialise(self, me: Client) -> Fields:

@@ -19,14 +19,16 @@ more from the server than the weights, `remember` if it needs something of the c
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 from torch import nn
 
 from polyfed import learn
 from polyfed.federation import (
+    ANY_TASK,
     Client,
+    Declaration,
     Facts,
     Fields,
     Fleet,
@@ -41,6 +43,7 @@ from polyfed.federation import (
     reads_only,
     register,
     stacks,
+    when,
 )
 from polyfed.methods import last_models, local_training
 
@@ -80,30 +83,22 @@ class FedAvg(Method):
 
     name = "fedavg"
     summary = "the mean of the clients' weights (McMahan et al. 2017)"
-    stages = ("trained",)
-    sends: ClassVar = {
-        "weights": LikeWeights("weights"),
-        "statistics": LikeWeights("weights", only=learn.is_statistic, kind=Kind.STATISTICS),
-    }
     Settings = FedAvgSettings
     settings: FedAvgSettings
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        one = Need.COMMON_ARCHITECTURE.unless("method.within=architecture")
-        return frozenset({one} if self.settings.within == "all" else ())
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"memory"} if self.personal or self.training.keep_optimiser else ())
-
-    @property
-    def single_replies(self) -> bool:  # type: ignore[override]
-        return self.settings.inactive == "cached"
-
-    @property
-    def personal(self) -> bool:
-        return self.settings.batch_norm == "local"
+    def declare(self) -> Declaration:
+        own = self.settings
+        norms = own.batch_norm == "local"
+        statistics = {"statistics": LikeWeights("weights", only=learn.is_statistic, kind=Kind.STATISTICS)}
+        return Declaration(
+            sends={"weights": LikeWeights("weights"), **when(own.batch_norm == "recompute", statistics)},
+            needs=when(own.within == "all", {Need.COMMON_ARCHITECTURE: "method.within=architecture"}),
+            keeps={"memory"} if norms else self.moments,
+            stages=("trained",),
+            single_replies=own.inactive == "cached",
+            personal=norms,
+            tasks=ANY_TASK,
+        )
 
     # -- on the client ---------------------------------------------------------------------------------------
 
@@ -122,7 +117,7 @@ class FedAvg(Method):
         """What a client that has trained keeps in its memory for the next time: nothing."""
 
     def load(self, me: Client, weights: Weights) -> None:
-        learn.load_weights(me.model, weights, partly=self.personal)
+        learn.load_weights(me.model, weights, partly=self.declared.personal)
         self.personalise(me, me.model)
 
     def personalise(self, me: Client, model: nn.Module) -> None:
@@ -133,7 +128,7 @@ class FedAvg(Method):
         me.measure("trained", whole=False)
         self.remember(me)
         weights = learn.weights_of(me.model)
-        if self.personal:
+        if self.declared.personal:
             me.memory["norms"] = {name: weights.pop(name) for name in sorted(learn.norm_entries(me.model))}
         return {"weights": weights}
 
@@ -151,13 +146,14 @@ class FedAvg(Method):
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         models = server.shared_weights()
         cohort = fleet.sample()
-        source = last_models.Caching(fleet, server, self.settings.unseen) if self.single_replies else fleet
+        cached = self.settings.inactive == "cached"
+        source = last_models.Caching(fleet, server, self.settings.unseen) if cached else fleet
         share = (lambda client: client.samples) if self.settings.weighting == "samples" else None
         mean: dict[str, Any] = {"share": share, "default": {}}
         for architecture in dict.fromkeys(facts.architecture for facts in cohort):
             members = [facts for facts in cohort if facts.architecture == architecture]
             model = models[architecture]
-            own = learn.norm_entries(server.build(architecture)) if self.personal else frozenset()
+            own = learn.norm_entries(server.build(architecture)) if self.declared.personal else frozenset()
             shared = {name: tensor for name, tensor in model.items() if name not in own}
             told = self.also_sent(server, architecture)
             model |= source.mean(self.train, members, "weights", **mean, weights=shared, **told)

@@ -17,7 +17,7 @@ steps is a setting.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -25,8 +25,11 @@ from torch import Tensor
 from polyfed import learn
 from polyfed.errors import RunError
 from polyfed.federation import (
+    ANY_TASK,
+    LABELS,
     Assistant,
     Client,
+    Declaration,
     Facts,
     Fields,
     Fleet,
@@ -71,18 +74,19 @@ class FedDF(Method):
 
     name = "feddf"
     summary = "models fused on the server by distillation from all clients' models (Lin et al. 2020)"
-    stages = ("trained",)
-    sends: ClassVar = {"weights": LikeWeights("weights")}
     Settings = FedDFSettings
     settings: FedDFSettings
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.PUBLIC})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"memory"} if self.training.keep_optimiser else ())
+    def declare(self) -> Declaration:
+        own = self.settings
+        distances = own.teacher == "logits" and own.distil.loss in ("l1", "l2")  # else classes are compared
+        return Declaration(
+            sends={"weights": LikeWeights("weights")},
+            needs={Need.PUBLIC: ""},
+            keeps=self.moments,
+            stages=("trained",),
+            tasks=ANY_TASK if distances else LABELS,
+        )
 
     @client_step(sends=("weights",))
     @stacks(_train_together)

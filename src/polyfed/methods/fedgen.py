@@ -25,7 +25,7 @@ two batch sizes, which here is 1. Of the generator's losses the adversarial one 
 from __future__ import annotations
 
 import copy
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -37,6 +37,7 @@ from polyfed.errors import MethodError
 from polyfed.federation import (
     Client,
     Counts,
+    Declaration,
     Facts,
     Fields,
     Fleet,
@@ -79,23 +80,21 @@ class FedGen(Method):
 
     name = "fedgen"
     summary = "clients also learn from features of each class that the server generates (Zhu et al. 2021)"
-    tells: ClassVar = {"generator": Kind.WEIGHTS, "known": Kind.INDICES}
-    stages = ("trained",)
-    sends: ClassVar = {
-        "weights": LikeWeights("weights"),
-        "held": Indices("classes", distinct=True),
-        "counts": Counts("held"),
-    }
     Settings = FedGenSettings
     settings: FedGenSettings
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.COMMON_ARCHITECTURE})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"memory"} if self.training.keep_optimiser else ())
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={
+                "weights": LikeWeights("weights"),
+                "held": Indices("classes", distinct=True),
+                "counts": Counts("held"),
+            },
+            tells={"generator": Kind.WEIGHTS, "known": Kind.INDICES},
+            needs={Need.COMMON_ARCHITECTURE: ""},
+            keeps=self.moments,
+            stages=("trained",),
+        )
 
     @client_step(sends=("weights", "held", "counts"))
     def train(self, me: Client, weights: Weights, generator: Weights, known: Tensor) -> Fields:

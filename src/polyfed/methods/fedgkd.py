@@ -15,13 +15,14 @@ here they count by their samples unless `weighting: uniform` is set. The M globa
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from dataclasses import replace
+from typing import Annotated, Any
 
 from pydantic import Field
 from torch import Tensor, nn
 
 from polyfed import learn
-from polyfed.federation import Client, Kind, Server, Weights, register
+from polyfed.federation import Client, Declaration, Kind, Server, Weights, register
 from polyfed.methods import last_models, local_training
 from polyfed.methods.fedavg import FedAvg, FedAvgSettings
 
@@ -41,9 +42,11 @@ class FedGKD(FedAvg):
 
     name = "fedgkd"
     summary = "FedAvg whose clients are taught by the mean of the last global models (Yao et al. 2021)"
-    tells: ClassVar = {"teacher": Kind.WEIGHTS}
     Settings = FedGKDSettings
     settings: FedGKDSettings
+
+    def declare(self) -> Declaration:
+        return replace(super().declare(), tells={"teacher": Kind.WEIGHTS})
 
     def local_loss(
         self, me: Client, weights: Weights, teacher: Weights | None = None

@@ -27,8 +27,9 @@ from torch.nn import functional as F
 
 from polyfed import learn
 from polyfed.federation import (
+    LABELS,
     Client,
-    Declared,
+    Declaration,
     Fields,
     Fleet,
     Indices,
@@ -41,6 +42,7 @@ from polyfed.federation import (
     TopologyName,
     client_step,
     register,
+    when,
 )
 from polyfed.schema import Printed
 
@@ -79,19 +81,22 @@ class FedH2L(Method):
 
     name = "fedh2l"
     summary = "peers teach each other by posteriors on public batches, without a server (Li et al. 2022)"
-    notes = ("mutual-ce", "mutual-kl")
-    server = False
     Settings = FedH2LSettings
     settings: FedH2LSettings
 
-    @property
-    def sends(self) -> Declared:  # type: ignore[override]
-        lesson: Declared = {"rows": Indices("public"), "posteriors": Probabilities("rows", "outputs")}
-        return {**lesson, "accuracy": Number(0, 1)} if self.settings.labels else lesson
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.PUBLIC} | ({Need.PUBLIC_LABELS} if self.settings.labels else set()))
+    def declare(self) -> Declaration:
+        labels = self.settings.labels
+        return Declaration(
+            sends={
+                "rows": Indices("public"),
+                "posteriors": Probabilities("rows", "outputs"),
+                **when(labels, {"accuracy": Number(0, 1)}),
+            },
+            needs={Need.PUBLIC: "", **when(labels, {Need.PUBLIC_LABELS: "method.labels=false"})},
+            notes=("mutual-ce", "mutual-kl"),
+            server=False,
+            tasks=LABELS,
+        )
 
     @client_step
     def local_step(self, me: Client) -> Fields:

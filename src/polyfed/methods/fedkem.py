@@ -25,14 +25,17 @@ them out, and the network has the mean of the running statistics that the client
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import ClassVar, Literal
+from typing import Literal
 
 from torch import Tensor
 
 from polyfed import learn
 from polyfed.federation import (
+    ANY_TASK,
+    CLASSES,
     Assistant,
     Client,
+    Declaration,
     Facts,
     FederationFacts,
     Fields,
@@ -47,6 +50,7 @@ from polyfed.federation import (
     client_step,
     register,
     server_step,
+    when,
 )
 from polyfed.learn import WeightedMean
 from polyfed.methods import control_variates, ensemble_distillation, local_training, mutual_training
@@ -72,32 +76,29 @@ class FedKEM(Method):
     summary = (
         "small networks learn from clients' models, travel and are fused by distillation (Nguyen et al. 2023)"
     )
-    tells: ClassVar = {"architecture": Kind.CONTROL, "control": Kind.GRADIENTS}
-    stages = (mutual_training.STAGE,)
-    final_stage = mutual_training.STAGE
     Settings = FedKEMSettings
     settings: FedKEMSettings
 
-    @property
-    def sends(self) -> dict[str, LikeWeights]:  # type: ignore[override]
-        change = {"change": LikeWeights("control", kind=Kind.GRADIENTS)}
-        return {"weights": LikeWeights("weights"), **(change if self.settings.fusion == "scaffold" else {})}
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        if self.settings.fusion != "ensemble":
-            return frozenset({Need.SERVER_MODEL})
-        labels = {Need.PUBLIC_LABELS.unless("method.labels=false")} if self.settings.labels else set()
-        return frozenset({Need.SERVER_MODEL, Need.PUBLIC.unless("method.fusion=average"), *labels})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        memory = self.training.keep_optimiser or self.settings.fusion == "scaffold"
-        return frozenset({"model", "memory"} if memory else {"model"})
-
-    @property
-    def single_replies(self) -> bool:  # type: ignore[override]
-        return self.settings.fusion != "average"
+    def declare(self) -> Declaration:
+        own = self.settings
+        ensemble, scaffold = own.fusion == "ensemble", own.fusion == "scaffold"
+        return Declaration(
+            sends={
+                "weights": LikeWeights("weights"),
+                **when(scaffold, {"change": LikeWeights("control", kind=Kind.GRADIENTS)}),
+            },
+            tells={"architecture": Kind.CONTROL, **when(scaffold, {"control": Kind.GRADIENTS})},
+            needs={
+                Need.SERVER_MODEL: "",
+                **when(ensemble, {Need.PUBLIC: "method.fusion=average"}),
+                **when(ensemble and own.labels, {Need.PUBLIC_LABELS: "method.labels=false"}),
+            },
+            keeps={"model", "memory"} if scaffold else {"model", *self.moments},
+            stages=(mutual_training.STAGE,),
+            final_stage=mutual_training.STAGE,
+            single_replies=own.fusion != "average",
+            tasks=CLASSES if ensemble and own.ensemble == "vote" else ANY_TASK,
+        )
 
     def check(self, federation: FederationFacts) -> None:
         if self.settings.fusion == "scaffold":

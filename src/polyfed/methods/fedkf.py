@@ -34,7 +34,7 @@ normalises them by its running statistics.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import model_validator
@@ -44,6 +44,7 @@ from torch.nn import functional as F
 from polyfed import learn
 from polyfed.federation import (
     Client,
+    Declaration,
     Facts,
     Fields,
     Fleet,
@@ -92,24 +93,19 @@ class FedKF(Method):
 
     name = "fedkf"
     summary = "clients also learn the global model's answers to inputs that they generate (Zhou et al. 2022)"
-    tells: ClassVar = {"teacher": Kind.WEIGHTS, "steps": Kind.CONTROL}
-    stages = ("fused",)
-    notes = ("generator-bytes",)
-    sends: ClassVar = {"weights": LikeWeights("weights")}
     Settings = FedKFSettings
     settings: FedKFSettings
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.COMMON_ARCHITECTURE})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"memory"} if self.settings.keep_generator or self.training.keep_optimiser else ())
-
-    @property
-    def single_replies(self) -> bool:  # type: ignore[override]
-        return self.settings.inactive == "cached"
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={"weights": LikeWeights("weights")},
+            tells={"teacher": Kind.WEIGHTS, "steps": Kind.CONTROL},
+            needs={Need.COMMON_ARCHITECTURE: ""},
+            keeps={"memory"} if self.settings.keep_generator else self.moments,
+            stages=("fused",),
+            notes=("generator-bytes",),
+            single_replies=self.settings.inactive == "cached",
+        )
 
     @client_step(sends=("weights",))
     def fuse(self, me: Client, weights: Weights, teacher: Weights, steps: int | None) -> Fields:

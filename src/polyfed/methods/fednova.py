@@ -19,11 +19,13 @@ server.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from polyfed import learn
 from polyfed.federation import (
+    ANY_TASK,
     Client,
+    Declaration,
     Facts,
     FederationFacts,
     Fields,
@@ -56,21 +58,20 @@ class FedNova(Method):
 
     name = "fednova"
     summary = "averaging in which no client counts more for making more steps (Wang et al. 2020)"
-    stages = ("trained",)
-    sends: ClassVar = {
-        "direction": LikeWeights("weights", kind=Kind.GRADIENTS),
-        "steps": Number(least=0),
-        "buffers": LikeWeights("buffers", kind=Kind.STATISTICS),
-    }
-    tells: ClassVar = {"weights": Kind.WEIGHTS}
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.COMMON_ARCHITECTURE})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset()
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={
+                "direction": LikeWeights("weights", kind=Kind.GRADIENTS),
+                "steps": Number(least=0),
+                "buffers": LikeWeights("buffers", kind=Kind.STATISTICS),
+            },
+            tells={"weights": Kind.WEIGHTS},
+            needs={Need.COMMON_ARCHITECTURE: ""},
+            keeps=frozenset(),
+            stages=("trained",),
+            tasks=ANY_TASK,
+        )
 
     def check(self, federation: FederationFacts) -> None:
         local_training.check_steps(self.training, self.name)

@@ -24,15 +24,17 @@ Answers of the other are constants, and both losses are of the same forward pass
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
 from polyfed import learn
 from polyfed.errors import MethodError
 from polyfed.federation import (
+    ANY_TASK,
     Assistant,
     Client,
+    Declaration,
     Facts,
     FederationFacts,
     Fields,
@@ -48,6 +50,7 @@ from polyfed.federation import (
     client_step,
     register,
     server_step,
+    when,
 )
 from polyfed.learn import TableMean, WeightedMean
 from polyfed.methods import local_training, mutual_training, noise_distillation
@@ -77,21 +80,23 @@ class FedORION(Method):
 
     name = "fedorion"
     summary = "clients teach copies of a global model, which is averaged and distilled from noise (paper 002)"
-    default_server = "smallest"
-    tells: ClassVar = {"architecture": Kind.CONTROL}
-    stages = (mutual_training.STAGE,)
-    final_stage = mutual_training.STAGE
-    sends: ClassVar = {"weights": LikeWeights("weights"), "model": OwnWeights()}
     Settings = FedORIONSettings
     settings: FedORIONSettings
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.SERVER_MODEL})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"model", "memory"} if self.training.keep_optimiser else {"model"})
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={
+                "weights": LikeWeights("weights"),
+                **when(self.settings.distillation, {"model": OwnWeights()}),
+            },
+            tells={"architecture": Kind.CONTROL},
+            needs={Need.SERVER_MODEL: ""},
+            keeps={"model", *self.moments},
+            stages=(mutual_training.STAGE,),
+            final_stage=mutual_training.STAGE,
+            server_model="smallest",
+            tasks=ANY_TASK,
+        )
 
     def exchanged(self, client: Facts, server: str | None) -> str | None:
         return None  # more goes up than down

@@ -15,13 +15,15 @@ paper prints them, half of every loss is gone as long as the other model has lit
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from polyfed import learn
 from polyfed.federation import (
+    ANY_TASK,
     Client,
+    Declaration,
     Fields,
     Fleet,
     Kind,
@@ -53,21 +55,20 @@ class FML(Method):
 
     name = "fml"
     summary = "each client's model and an averaged one that travels teach each other (Shen et al. 2020)"
-    single_replies = False
-    sends: ClassVar = {"weights": LikeWeights("weights")}
-    tells: ClassVar = {"architecture": Kind.CONTROL}
-    stages = (mutual_training.STAGE,)
-    final_stage = mutual_training.STAGE
     Settings = FMLSettings
     settings: FMLSettings
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.SERVER_MODEL})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"model", "memory"} if self.training.keep_optimiser else {"model"})
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={"weights": LikeWeights("weights")},
+            tells={"architecture": Kind.CONTROL},
+            needs={Need.SERVER_MODEL: ""},
+            keeps={"model", *self.moments},
+            stages=(mutual_training.STAGE,),
+            final_stage=mutual_training.STAGE,
+            single_replies=False,
+            tasks=ANY_TASK,
+        )
 
     @client_step(sends=("weights",))
     def learn(self, me: Client, weights: Weights, architecture: str) -> Fields:

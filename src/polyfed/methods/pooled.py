@@ -5,11 +5,11 @@ each round, for every architecture a:  w_a ← SGD(w_a, D_1 ∪ … ∪ D_N)
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from polyfed import learn
 from polyfed.federation import (
+    ANY_TASK,
     Client,
+    Declaration,
     Facts,
     Fields,
     Fleet,
@@ -29,15 +29,14 @@ class Pooled(Method):
 
     name = "pooled"
     summary = "one model per architecture on everybody's data: the upper bound"
-    sends: ClassVar = {"weights": LikeWeights("weights")}
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.ALL_DATA})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"memory"} if self.training.keep_optimiser else ())
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={"weights": LikeWeights("weights")},
+            needs={Need.ALL_DATA: ""},
+            keeps=self.moments,
+            tasks=ANY_TASK,
+        )
 
     @client_step(sends=("weights",))
     def train(self, me: Client, weights: Weights) -> Fields:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from polyfed import learn
 from polyfed.errors import RunError
-from polyfed.federation import Client, Facts, MethodSettings, Need, Reply, Server
+from polyfed.federation import Client, Facts, MethodSettings, Need, Reply, Server, when
 from polyfed.learn import Distillation, Training
 
 AnswerForm: TypeAlias = Literal["logits", "probabilities"]
@@ -33,10 +33,9 @@ class PublicDistillationSettings(MethodSettings):
     distil: Distillation = Distillation()
     """How clients and server learn from the answers."""
 
-    def needs(self) -> frozenset[Need]:
+    def needs(self) -> dict[Need, str]:
         """Public data, and a model for the server if it is to have one."""
-        model = Need.SERVER_MODEL.unless("method.global=false")
-        return frozenset({Need.PUBLIC, model} if self.global_ else {Need.PUBLIC})
+        return {Need.PUBLIC: "", **when(self.global_, {Need.SERVER_MODEL: "method.global=false"})}
 
 
 # -- on the client -------------------------------------------------------------------------------------------

@@ -16,15 +16,16 @@ running statistics of BatchNorm layers are no part of the problem: their plain m
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import Field
 from torch.nn import functional as F
 
 from polyfed import learn
 from polyfed.federation import (
+    ANY_TASK,
     Client,
-    Declared,
+    Declaration,
     Facts,
     Fields,
     Fleet,
@@ -69,28 +70,24 @@ class QFFL(Method):
 
     name = "qffl"
     summary = "averaging in which a client with a large loss counts more (q-FedAvg, Li et al. 2020)"
-    stages = ("trained",)
-    tells: ClassVar = {"weights": Kind.WEIGHTS}
     Settings = QFFLSettings
     settings: QFFLSettings
 
-    @property
-    def sends(self) -> Declared:  # type: ignore[override]
-        # Sums over a client's steps, times its loss to the power of q: that clients differ is the method's point.
+    def declare(self) -> Declaration:
+        # A client's steps, times its loss to the power of q: that clients differ is the method's point.
         differ = 10.0 if self.settings.q <= 1 else math.inf
-        return {
-            "delta": LikeWeights("weights", only=_is_trained, kind=Kind.GRADIENTS, spread=differ),
-            "h": Number(least=0, spread=1e7 * differ),
-            "statistics": LikeWeights("weights", only=learn.is_statistic, kind=Kind.STATISTICS),
-        }
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.COMMON_ARCHITECTURE})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"memory"} if self.training.keep_optimiser else ())
+        return Declaration(
+            sends={
+                "delta": LikeWeights("weights", only=_is_trained, kind=Kind.GRADIENTS, spread=differ),
+                "h": Number(least=0, spread=1e7 * differ),
+                "statistics": LikeWeights("weights", only=learn.is_statistic, kind=Kind.STATISTICS),
+            },
+            tells={"weights": Kind.WEIGHTS},
+            needs={Need.COMMON_ARCHITECTURE: ""},
+            keeps=self.moments,
+            stages=("trained",),
+            tasks=ANY_TASK,
+        )
 
     @client_step(sends=("delta", "h"))
     @stacks(_train_together)

@@ -16,14 +16,16 @@ BatchNorm layers have no gradient: their mean is taken. Twice as much travels as
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 
 from polyfed import learn
 from polyfed.federation import (
+    ANY_TASK,
     Client,
+    Declaration,
     Facts,
     FederationFacts,
     Fields,
@@ -55,22 +57,21 @@ class Scaffold(Method):
 
     name = "scaffold"
     summary = "averaging whose clients' gradients are corrected towards everybody's (Karimireddy et al. 2020)"
-    stages = ("trained",)
-    sends: ClassVar = {
-        "weights": LikeWeights("weights"),
-        "change": LikeWeights("control", kind=Kind.GRADIENTS),
-    }
-    tells: ClassVar = {"control": Kind.GRADIENTS}
     Settings = ScaffoldSettings
     settings: ScaffoldSettings
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.COMMON_ARCHITECTURE})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"memory"})
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={
+                "weights": LikeWeights("weights"),
+                "change": LikeWeights("control", kind=Kind.GRADIENTS),
+            },
+            tells={"control": Kind.GRADIENTS},
+            needs={Need.COMMON_ARCHITECTURE: ""},
+            keeps={"memory"},
+            stages=("trained",),
+            tasks=ANY_TASK,
+        )
 
     def check(self, federation: FederationFacts) -> None:
         local_training.check_steps(self.training, self.name)

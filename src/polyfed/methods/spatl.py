@@ -25,7 +25,7 @@ would be sent in every round and the others never learn from anybody.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -34,8 +34,9 @@ from torch import nn
 from polyfed import learn
 from polyfed.errors import MethodError
 from polyfed.federation import (
+    ANY_TASK,
     Client,
-    Declared,
+    Declaration,
     Facts,
     FederationFacts,
     Fields,
@@ -50,6 +51,7 @@ from polyfed.federation import (
     Weights,
     client_step,
     register,
+    when,
 )
 from polyfed.methods import control_variates, local_training
 from polyfed.models import Network
@@ -75,32 +77,24 @@ class SPATL(Method):
 
     name = "spatl"
     summary = "a shared encoder, its salient filters averaged; each client has its own head (Yu et al. 2022)"
-    stages = ("trained",)
-    tells: ClassVar = {"filters": Kind.CONTROL, "control": Kind.GRADIENTS}
     Settings = SPATLSettings
     settings: SPATLSettings
 
-    @property
-    def sends(self) -> Declared:  # type: ignore[override]
-        declared: dict[str, Any] = {
-            "weights": LikeWeights("weights", rows="rows"),
-            "rows": RowNumbers("filters", of="weights"),
-        }
-        if self.settings.gradient_control:
-            declared["change"] = LikeWeights("control", rows="rows", kind=Kind.GRADIENTS)
-        return declared
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.COMMON_ARCHITECTURE})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"memory"})
-
-    @property
-    def personal(self) -> bool:
-        return True
+    def declare(self) -> Declaration:
+        controlled = self.settings.gradient_control
+        return Declaration(
+            sends={
+                "weights": LikeWeights("weights", rows="rows"),
+                "rows": RowNumbers("filters", of="weights"),
+                **when(controlled, {"change": LikeWeights("control", rows="rows", kind=Kind.GRADIENTS)}),
+            },
+            tells={"filters": Kind.CONTROL, **when(controlled, {"control": Kind.GRADIENTS})},
+            needs={Need.COMMON_ARCHITECTURE: ""},
+            keeps={"memory"},
+            stages=("trained",),
+            personal=True,
+            tasks=ANY_TASK,
+        )
 
     def check(self, federation: FederationFacts) -> None:
         if self.settings.gradient_control:

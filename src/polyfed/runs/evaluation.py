@@ -13,7 +13,7 @@ import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,9 @@ from torch.nn import functional as F
 
 from polyfed import learn
 from polyfed.data import Rows
+from polyfed.federation.declaration import ANY_TASK, Declaration
 from polyfed.federation.engine import DIVERGED, Failure
-from polyfed.federation.fields import Declared, OwnWeights
+from polyfed.federation.fields import OwnWeights
 from polyfed.federation.fleet import EngineFleet
 from polyfed.federation.message import Fields, Kind, Weights
 from polyfed.federation.method import Method, Reply, StepOwner, client_step, reads_only, server_step
@@ -79,15 +80,17 @@ class ClientObserver:
 class EvaluationSteps(StepOwner):
     """The steps with which a run looks at its models. Every method's run has them."""
 
-    sends: ClassVar[Declared] = {"weights": OwnWeights()}
-    tells: ClassVar = {"part": Kind.CONTROL}
-    stages = (RESULT,)
-
     def __init__(self, method: Method, among: int | None, metrics: Sequence[MetricName] = ()) -> None:
         self.method = method
         self.observer = ClientObserver(among, metrics)
         if metrics:
             learn.load_metrics()  # here, so that processes that are forked find them loaded
+        super().__init__()
+
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={"weights": OwnWeights()}, tells={"part": Kind.CONTROL}, stages=(RESULT,), tasks=ANY_TASK
+        )
 
     @client_step
     @reads_only
@@ -199,10 +202,10 @@ class Evaluation:
 
     def look(self, server: Server) -> dict[int, Measurement]:
         """Every scored client's accuracy with the model it would use now; costs the method nothing in the ledger."""
-        known = self._measured().get(self.method.final_stage, {})
+        known = self._measured().get(self.method.declared.final_stage, {})
         scores: dict[int, Measurement] = {}
         for members, served in self._groups(self.scored, server):
-            if served is not None and not self.method.personal:
+            if served is not None and not self.method.declared.personal:
                 scores.update(self._shared(members, served))
             else:
                 scores.update({facts.index: known[facts.index] for facts in members if facts.index in known})

@@ -13,7 +13,8 @@ from torch import nn
 from polyfed import models as known_models
 from polyfed.data import InputForm, Rows, verify
 from polyfed.errors import ConfigError, MethodError
-from polyfed.federation.method import Method, Need
+from polyfed.federation.declaration import Need
+from polyfed.federation.method import Method
 from polyfed.federation.nodes import Assistant, Client, Holdings, ScratchModels, Server
 from polyfed.federation.roster import FederationFacts, Roster
 from polyfed.runs.architectures import Architectures, ModelMaker, assignment_of
@@ -46,7 +47,7 @@ class Simulation:
         self.method = method or config.make_method()
         self.seeds = Seeds(config.seed)
         self.device = pick_device(config.device)
-        pooled = Need.ALL_DATA in self.method.needs
+        pooled = Need.ALL_DATA in self.method.declared.needs
         self.data = FederatedData(config, self.seeds, given_data, pooled=pooled)
         self.dataset, self.partition = self.data.dataset, self.data.partition
         self.labels, self.public, self.clients = self.data.labels, self.data.public, self.data.clients
@@ -101,7 +102,7 @@ class Simulation:
             features=self._needed_features(),
             own=[name for name in self.models.names if self.models.is_own(name)],
         )
-        if config.training.keep_optimiser and "memory" not in self.method.keeps:
+        if config.training.keep_optimiser and "memory" not in self.method.declared.keeps:
             raise MethodError(
                 f"{self.method.name} keeps nothing of a client: set training.keep_optimiser=false"
             )
@@ -113,7 +114,7 @@ class Simulation:
 
     def _needed_features(self) -> dict[str, int]:
         """How many features each architecture has, if the method needs one number for all."""
-        if Need.COMMON_FEATURES not in self.method.needs:
+        if Need.COMMON_FEATURES not in self.method.declared.needs:
             return {}
         return {name: self.models.feature_count(name) for name in self.models.names}
 
