@@ -49,7 +49,7 @@ class Meddling(Method):
         )
 
     @client_step
-    def train(self, me: Client, weights: Weights, extra: dict[str, Any], **_all: Any) -> Fields:
+    def train(self, me: Client, weights: dict[str, Any], extra: dict[str, Any], **_all: Any) -> Fields:
         learn.load_weights(me.model, weights)
         learn.supervised(me.model, *me.tensors(me.train), self.training, me.rng("batches"))
         seen = float(me.inputs(me.public).sum()) + float(extra["list"][0].sum())
@@ -71,7 +71,7 @@ class Meddling(Method):
         return server.memory.get("weights") or learn.weights_of(server.build("mlp-small"))
 
 
-def spoil_everything_sent(_me: Client, weights: Weights, extra: dict[str, Any]) -> None:
+def spoil_everything_sent(_me: Client, weights: dict[str, Any], extra: dict[str, Any]) -> None:
     for tensor in weights.values():
         tensor.data.zero_()
     weights.clear()
@@ -80,7 +80,7 @@ def spoil_everything_sent(_me: Client, weights: Weights, extra: dict[str, Any]) 
     extra.pop("word")
 
 
-def spoil_all_data(me: Client, _weights: Weights, _extra: dict[str, Any]) -> None:
+def spoil_all_data(me: Client, _weights: dict[str, Any], _extra: dict[str, Any]) -> None:
     for rows in (me.public, me.train, me.data.test, me.data.validation, me.data.whole_test):
         x, y = me.tensors(rows)
         x.mul_(0)
@@ -88,7 +88,7 @@ def spoil_all_data(me: Client, _weights: Weights, _extra: dict[str, Any]) -> Non
         y.zero_()
 
 
-WAYS: dict[str, Callable[[Client, Weights, dict[str, Any]], object]] = {
+WAYS: dict[str, Callable[[Client, dict[str, Any], dict[str, Any]], object]] = {
     "sent": spoil_everything_sent,
     "data": spoil_all_data,
     "pop": lambda _me, weights, _extra: weights.pop(next(iter(weights))),

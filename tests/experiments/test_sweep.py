@@ -280,7 +280,7 @@ class Staged(Local):
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         super().round(t, fleet, server)
         fleet.ask(self.tell, fleet.sample())
-        server.measure("fused", server.shared_weights())
+        server.measure("fused", {name: server.weights(name) for name in server.roster.architectures})
 
 
 def test_stages_of_ones_own_and_metrics_are_in_the_results_and_in_a_table(

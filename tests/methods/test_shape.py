@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 
 import pytest
@@ -14,6 +15,7 @@ from polyfed.learn import Training
 
 OURS = [kind for kind in registered().values() if kind.__module__.startswith("polyfed.methods.")]
 LONGEST = 91
+BOUNDS = {"local", "pooled", "aggregated"}  # of no paper
 MAY_BE_INHERITED = {"fedavg"}  # by a method that is FedAvg with another local loss
 HOOKS = {"also_sent", "remember", "check"}  # what such a loss may need beside: see fedavg.py
 
@@ -61,6 +63,17 @@ def test_the_header_names_every_step(kind: type[Method]) -> None:
     header = inspect.getdoc(sys.modules[kind.__module__]) or ""
     missing = [step for step in own_steps(kind) if f"{step.replace('_', ' ')}:" not in header]
     assert not missing or len(own_steps(kind)) == 1  # a bound of one line
+
+
+@pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.name)
+def test_the_header_cites_a_paper_that_can_be_looked_up(kind: type[Method]) -> None:
+    """With a title, a year and a link; and no number that only we know it by."""
+    header = inspect.getdoc(sys.modules[kind.__module__]) or ""
+    cited = re.search(
+        r"\(.*\".*\",\s.*20\d\d\).*\n.*https://\S+\n", header.partition("\n\n")[0] + "\n", re.DOTALL
+    )
+    assert (cited is None) is (kind.name in BOUNDS)
+    assert not re.search(r"paper 0\d\d", source_of(kind), re.IGNORECASE)
 
 
 @pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.name)

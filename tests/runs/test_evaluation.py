@@ -289,7 +289,7 @@ class Shy(Method):
         fleet.ask(self.train, fleet.sample())
 
     def serves(self, server: Server, client: Facts) -> Weights:
-        return server.shared_weights()[client.architecture]
+        return server.weights(client.architecture)
 
     def personalise(self, me: Client, model: nn.Module) -> None:
         if me.round in self.settings.hidden:

@@ -6,9 +6,9 @@ left out, with its reason in the run's history.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -36,12 +36,12 @@ from polyfed.federation.nodes import Moment
 from polyfed.federation.outliers import Extents, most_suspect, outliers
 from polyfed.federation.program import Program, step_name
 from polyfed.federation.roster import Facts, Roster
+from polyfed.federation.spreading import Jobs
 from polyfed.federation.topology import TopologyName, neighbours
 from polyfed.learn import TableMean, WeightedMean
 from polyfed.seeds import Seeds
 
 STREAM_WINDOW = 32  # replies under way ahead of the one that is being folded in
-JOBS_PER_WORKER = 3  # of the server's jobs taken together: enough to even out, few enough to hold in memory
 
 
 @dataclass(frozen=True)
@@ -239,21 +239,15 @@ class EngineFleet:
         for outcome in self._outcomes(asked, window=None, heard=heard):
             self._checked(outcome, asked)
 
-    def spread(self, step: Step, jobs: Iterable[Fields], payload: Fields) -> Iterator[dict[str, Any]]:
-        """Run a server step for each job, on all workers; nothing of it leaves the server, so nothing is counted."""
+    @contextmanager
+    def spread(self, step: Step, fold: Callable[[dict[str, Any]], object], payload: Fields) -> Iterator[Jobs]:
+        """Run a server step for each job that is put; nothing of it leaves the server, so nothing is counted."""
         if not getattr(step, "is_server_step", False):
             raise MethodError(f"'{step.__name__}' is not a server step: mark it with @server_step")
-        name = self.program.name_of(step)
-        common = encode(payload)
-        for chunk in chunks((encode(job) for job in jobs), JOBS_PER_WORKER * self.engine.width):
-            units = [[Call(None, job)] for job in chunk]
-            task = Task(name, Moment(self.round, self._sequence), common, units)
-            for outcome in self.engine.run(task):
-                if isinstance(outcome, Failure):
-                    raise RunError(
-                        f"round {self.round}: the server's step '{step.__name__}': {outcome.reason}"
-                    ) from StepFailed(outcome.traceback)
-                yield decode(outcome.reply)
+        moment = Moment(self.round, self._sequence)
+        jobs = Jobs(self.engine, self.program.name_of(step), moment, payload, fold)
+        yield jobs
+        jobs.finish()  # not where something was raised in between
 
     def _replies(
         self,
@@ -436,15 +430,3 @@ class EngineFleet:
             return {}
         wire, kinds = self.program.wire, asked.owner.declared.kinds_down
         return {**asked.arrived, **wire.unpack(wire.pack(own, kinds, "down"), kinds, "down")}
-
-
-def chunks(items: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
-    """Lists of so many; the last has up to half as many more, since few alone would leave workers idle."""
-    coming = iter(items)
-    most = size + size // 2
-    ahead = list(itertools.islice(coming, most + 1))
-    while len(ahead) > most:
-        yield ahead[:size]
-        ahead = [*ahead[size:], *itertools.islice(coming, size)]
-    if ahead:
-        yield ahead

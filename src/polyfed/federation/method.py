@@ -25,12 +25,12 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, model_validator
-from torch import nn
+from torch import Tensor, nn
 
 from polyfed import plug_ins
 from polyfed.errors import MethodError, nearest
 from polyfed.federation.declaration import Declaration, Kept, Need
-from polyfed.federation.message import Fields, Weights
+from polyfed.federation.message import Fields
 from polyfed.federation.nodes import Client, Server
 from polyfed.federation.roster import Facts, FederationFacts
 from polyfed.federation.topology import TopologyName
@@ -198,9 +198,12 @@ class Method(StepOwner):
             return None
         return server if server is not None and "model" in self.declared.keeps else client.architecture
 
-    def serves(self, server: Server, client: Facts) -> Weights | None:
-        """The weights that this client would use now, or None where it uses its own model."""
-        return None
+    def serves(self, server: Server, client: Facts) -> Mapping[str, Tensor] | None:
+        """The weights that this client would use now, or None where it uses its own model.
+
+        A client that keeps no model uses the shared weights of its architecture (`server.weights`).
+        """
+        return None if "model" in self.declared.keeps else server.weights(client.architecture)
 
     def personalise(self, me: Client, model: nn.Module) -> None:
         """Make of the served weights in `model` what this client really uses (of a method that declares `personal`)."""

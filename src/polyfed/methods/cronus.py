@@ -1,4 +1,6 @@
-"""Cronus (Chang et al., "Robust and Heterogeneous Collaborative Learning with Black-Box Knowledge Transfer", 2019).
+"""Cronus (Chang et al., "Cronus: Robust and Heterogeneous Collaborative Learning with Black-Box Knowledge Transfer",
+2019).
+https://arxiv.org/abs/1912.11279
 
     initialise:  every client k:  M_k ← train on D_k, if `private_training` says so          → "initial"
     each round:

@@ -1,4 +1,6 @@
-"""DS-FL (Itahara et al., "Distillation-Based Semi-Supervised Federated Learning …", 2020).
+"""DS-FL (Itahara et al., "Distillation-Based Semi-Supervised Federated Learning for Communication-Efficient
+Collaborative Training with Non-IID Private Data", 2020).
+https://arxiv.org/abs/2008.06180
 
     initialise:  every client k:  M_k ← train on D_k, if `private_training` says so          → "initial"
     each round:

@@ -1,6 +1,7 @@
-"""Federated distillation with active sampling of the public data ("FD-meta", Liu et al., ICC 2022): our reading.
+"""FD-meta (Liu et al., "Communication-Efficient Federated Distillation with Active Data Sampling", ICC 2022).
+https://arxiv.org/abs/2203.06900
 
-Only the abstract was to be had: a loop of federated distillation in which informative public samples are selected.
+Our reading, by the abstract alone: a loop of federated distillation in which informative public samples are selected.
 Selection rule, losses and order are ours:
 
     initialise:  every client k:  M_k ← train on D_k, if `private_training` says so          → "initial"

@@ -1,4 +1,5 @@
 """FedAvg (McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", 2017).
+https://arxiv.org/abs/1602.05629
 
     server:  w ← initial weights
     each round t:
@@ -7,8 +8,9 @@
         mean:    w ← Σ_k n_k w_k / Σ_k n_k          (or the plain mean)
 
 With clients of several architectures, `within: architecture` averages among the clients of each. BatchNorm layers are
-averaged like all others, or each client keeps its own (FedBN, Li et al. 2021), or their statistics are recomputed:
-restate: each client runs the averaged model over its data, and the mean of the statistics is taken.
+averaged like all others, or each client keeps its own (FedBN, Li et al. 2021, https://arxiv.org/abs/2102.07623), or
+their statistics are recomputed: restate: each client runs the averaged model over its data, and the mean of the
+statistics is taken.
 
 With `inactive: cached` the server keeps every client's last model (T1 of FedKF, see `last_models`): clients go on from
 the mean of the cohort's, and what is served is the mean of everybody's.
@@ -19,6 +21,7 @@ more from the server than the weights, `remember` if it needs something of the c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, Self
 
 from pydantic import model_validator
@@ -45,11 +48,11 @@ from polyfed.federation import (
     stacks,
     when,
 )
-from polyfed.methods import last_models, local_training
+from polyfed.methods import averaging, last_models, local_training
 
 
 class FedAvgSettings(MethodSettings):
-    weighting: Literal["samples", "uniform"] = "samples"
+    weighting: averaging.Weighting = "samples"
     """Whether a client counts by its number of samples, or all count the same."""
     within: Literal["all", "architecture"] = "all"
     """Average over all clients (one architecture), or among the clients of each architecture."""
@@ -144,24 +147,38 @@ class FedAvg(Method):
     # -- on the server ---------------------------------------------------------------------------------------
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        models = server.shared_weights()
-        cohort = fleet.sample()
+        for architecture, members in averaging.by_architecture(fleet.sample()).items():
+            self.average(fleet, server, architecture, members)
+            if self.settings.batch_norm == "recompute":
+                self.recompute(fleet, server, architecture, members)
+
+    def average(self, fleet: Fleet, server: Server, architecture: str, members: Sequence[Facts]) -> None:
+        """Put the mean of what an architecture's clients have trained; it stays as it is if nobody answered."""
         cached = self.settings.inactive == "cached"
         source = last_models.Caching(fleet, server, self.settings.unseen) if cached else fleet
-        share = (lambda client: client.samples) if self.settings.weighting == "samples" else None
-        mean: dict[str, Any] = {"share": share, "default": {}}
-        for architecture in dict.fromkeys(facts.architecture for facts in cohort):
-            members = [facts for facts in cohort if facts.architecture == architecture]
-            model = models[architecture]
-            own = learn.norm_entries(server.build(architecture)) if self.declared.personal else frozenset()
-            shared = {name: tensor for name, tensor in model.items() if name not in own}
-            told = self.also_sent(server, architecture)
-            model |= source.mean(self.train, members, "weights", **mean, weights=shared, **told)
-            if self.settings.batch_norm == "recompute" and any(map(learn.is_statistic, model)):
-                model |= fleet.mean(self.restate, members, "statistics", **mean, weights=model)
+        told = {"weights": self.shared(server, architecture), **self.also_sent(server, architecture)}
+        server.put_weights(
+            architecture, source.mean(self.train, members, "weights", **self.counted(), **told)
+        )
+
+    def recompute(self, fleet: Fleet, server: Server, architecture: str, members: Sequence[Facts]) -> None:
+        """Put the mean of the statistics that the averaged model has on the clients' data."""
+        model = server.weights(architecture)
+        if any(map(learn.is_statistic, model)):
+            mean = fleet.mean(self.restate, members, "statistics", **self.counted(), weights=model)
+            server.put_weights(architecture, mean)
+
+    def counted(self) -> dict[str, Any]:
+        """How a mean is taken: by how much each client counts, and nothing if nobody answered."""
+        return {"share": averaging.share(self.settings.weighting), "default": {}}
+
+    def shared(self, server: Server, architecture: str) -> Weights:
+        """What goes down to an architecture's clients: all weights, but for the layers that are each client's own."""
+        own = learn.norm_entries(server.build(architecture)) if self.declared.personal else frozenset()
+        return {name: tensor for name, tensor in server.weights(architecture).items() if name not in own}
 
     def also_sent(self, server: Server, architecture: str) -> dict[str, Any]:
-        """What goes down to an architecture's clients beside the weights, once for all of them: nothing."""
+        """What else goes down to an architecture's clients, once for all of them: nothing."""
         return {}
 
     def serves(self, server: Server, client: Facts) -> Weights | None:

@@ -1,4 +1,5 @@
 """FedGen (Zhu et al., "Data-Free Knowledge Distillation for Heterogeneous Federated Learning", ICML 2021).
+https://arxiv.org/abs/2105.10056
 
 The server learns to make features of each class that the clients' heads agree on; clients learn from these.
 
@@ -25,7 +26,7 @@ two batch sizes, which here is 1. Of the generator's losses the adversarial one 
 from __future__ import annotations
 
 import copy
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -38,7 +39,6 @@ from polyfed.federation import (
     Client,
     Counts,
     Declaration,
-    Facts,
     Fields,
     Fleet,
     Indices,
@@ -137,11 +137,12 @@ class FedGen(Method):
         server.memory["known"] = torch.empty(0, dtype=torch.int64)
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        [(architecture, start)] = server.shared_weights().items()
+        [architecture] = server.roster.architectures
         model, mean, heads, counts = server.build(architecture), learn.WeightedMean(), [], []
         generator = server.memory["generator"]
-        told: dict[str, Any] = {"generator": generator if t > 1 else {}, "known": server.memory["known"]}
-        for reply in fleet.stream(self.train, fleet.sample(), weights=start, **told):
+        told = {"weights": server.weights(architecture), "known": server.memory["known"]}
+        told["generator"] = generator if t > 1 else {}
+        for reply in fleet.stream(self.train, fleet.sample(), **told):
             mean.add(reply["weights"], reply.client.samples)
             learn.load_weights(model, reply["weights"])
             heads.append(copy.deepcopy(model.get_submodule("head")).eval().requires_grad_(False))
@@ -152,7 +153,4 @@ class FedGen(Method):
             training = self.settings.generator.in_round(t)
             learn.agree(maker, heads, seen, training, server.rng("features"), server.memory)
             server.memory |= {"generator": learn.weights_of(maker), "known": seen.sum(0).nonzero().flatten()}
-            start |= mean.result()
-
-    def serves(self, server: Server, client: Facts) -> Weights | None:
-        return server.shared_weights()[client.architecture]
+            server.put_weights(architecture, mean.result())

@@ -1,4 +1,6 @@
-"""FedGKD (Yao et al., "Local-Global Knowledge Distillation in Heterogeneous Federated Learning", 2021).
+"""FedGKD (Yao et al., "Local-Global Knowledge Distillation in Heterogeneous Federated Learning with Non-IID Data",
+2021).
+https://arxiv.org/abs/2107.00051
 
 FedAvg whose clients are held to the global models of the last rounds:
 
@@ -8,7 +10,7 @@ FedAvg whose clients are held to the global models of the last rounds:
 
 z̄ are the logits of w̄, in evaluation mode; the divergence is a mean over the rows, at temperature 1. A global model is
 what a round has made: the initial weights are none, so nobody teaches in the first round. Then the authors' code
-teaches with as many models as there are; that of paper 001 waits until there are M: `wait`. With `inactive: cached` the
+teaches with as many models as there are; that of FedKF waits until there are M: `wait`. With `inactive: cached` the
 global models are those that are served. In the authors' code all clients count the same in the mean of the weights;
 here they count by their samples unless `weighting: uniform` is set. The M global models count the same in both.
 """
@@ -33,7 +35,7 @@ class FedGKDSettings(FedAvgSettings):
     buffer: Annotated[int, Field(ge=1)] = 5
     """M, how many of the last global models are the teacher."""
     wait: bool = False
-    """Whether the teacher waits until there are M models, as in paper 001's code."""
+    """Whether the teacher waits until there are M models, as in FedKF's code."""
 
 
 @register

@@ -1,4 +1,5 @@
-"""FedH2L (Li et al., "FedH2L: A Federated Learning Approach with Model and Statistical Heterogeneity", paper 004).
+"""FedH2L (Li et al., "FedH2L: A Federated Learning Approach with Model and Statistical Heterogeneity", 2021).
+https://arxiv.org/abs/2101.11296
 
 Peers of different models and domains teach each other; there is no server, and no parameters travel. Algorithm 1:
 

@@ -1,4 +1,5 @@
-"""FedKF (Zhou et al., "Handling Data Heterogeneity in Federated Learning via Knowledge Fusion").
+"""FedKF (Zhou et al., "Handling Data Heterogeneity in Federated Learning via Knowledge Fusion", 2022).
+https://arxiv.org/abs/2207.11447
 
 Clients fuse what their own data say with what the teacher knows, without any public data (T2): a generator learns to
 make inputs of which the teacher is sure, and the student learns from both.
@@ -38,7 +39,7 @@ from typing import Any, Literal
 
 import torch
 from pydantic import model_validator
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polyfed import learn
@@ -57,7 +58,7 @@ from polyfed.federation import (
     client_step,
     register,
 )
-from polyfed.methods import imitation, last_models
+from polyfed.methods import averaging, imitation, last_models
 from polyfed.models import features_and_logits
 
 AUTHORS = {
@@ -125,19 +126,25 @@ class FedKF(Method):
         x, y = me.tensors(me.train)
         imitator = imitation.Imitator(me, self.settings)
         student = learn.Learner(me.model, training, me.memory)
+
+        def step_student(rows: Tensor, batch: Tensor, seen: Tensor, answers: Tensor) -> None:  # c6, Eq. 7
+            own = F.cross_entropy(me.model(batch), y[rows])
+            student.step(own + self.settings.gamma * imitation.divergence(me.model, seen, answers))
+
         for rows, batch in learn.batches(x, training, me.rng("batches"), me.model):
             noise = imitator.noise(training.batch)
             made = imitator.imitate(noise)
             features, logits = features_and_logits(teacher, made)
-            seen, answers = made.detach(), logits.detach()
-            if self.settings.first == "generator":
+            if (
+                self.settings.first == "generator"
+            ):  # as printed: c5, and c6 on what the changed generator makes
                 imitator.learn(made, features, logits, me.model)
                 with torch.no_grad():
-                    seen = imitator.imitate(noise)
-                    answers = teacher(seen)
-            own = F.cross_entropy(me.model(batch), y[rows])
-            student.step(own + self.settings.gamma * imitation.divergence(me.model, seen, answers))
-            if self.settings.first == "student":
+                    again = imitator.imitate(noise)
+                    answers = teacher(again)
+                step_student(rows, batch, again, answers)
+            else:  # the authors' code: one pass serves both
+                step_student(rows, batch, made.detach(), logits.detach())
                 imitator.learn(made, features, logits, me.model)
         student.finish()
         me.note("generator-bytes", imitator.finish())
@@ -149,14 +156,15 @@ class FedKF(Method):
         server.memory["steps"] = max(1, self.training.epochs * whole) if equal else None
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        if not (cohort := fleet.sample()):
+            return
+        [architecture] = server.roster.architectures
         cached = self.settings.inactive == "cached"
         source = last_models.Caching(fleet, server, self.settings.unseen) if cached else fleet
-        if cohort := fleet.sample():
-            [(architecture, start)] = server.shared_weights().items()
-            overall = last_models.served(server, architecture) if cached and t > 1 else {}
-            told: dict[str, Any] = {"weights": start, "teacher": overall, "steps": server.memory["steps"]}
-            mean: dict[str, Any] = {"share": lambda client: client.samples, "default": {}}
-            start |= source.mean(self.fuse, cohort, "weights", **mean, **told)
+        overall = last_models.served(server, architecture) if cached and t > 1 else {}
+        told = {"weights": server.weights(architecture), "teacher": overall, "steps": server.memory["steps"]}
+        active = source.mean(self.fuse, cohort, "weights", share=averaging.share(), default={}, **told)
+        server.put_weights(architecture, active)
 
     def serves(self, server: Server, client: Facts) -> Weights | None:
         return last_models.served(server, client.architecture)

@@ -1,7 +1,8 @@
-"""FedMD (Li & Wang 2019) with a server model and Learning without Forgetting.
+"""FedMD (Li & Wang, "FedMD: Heterogenous Federated Learning via Model Distillation", 2019), with a server model.
+https://arxiv.org/abs/1910.03581
 
-Shi, Radu & Yang, "Closing the Gap between Client and Global Model Performance in Heterogeneous Federated Learning",
-2022 (paper 000). Algorithm 1:
+The server's model and Learning without Forgetting are those of Shi, Radu & Yang, "Closing the Gap between Client and
+Global Model Performance in Heterogeneous Federated Learning", 2022, https://arxiv.org/abs/2211.03457, Algorithm 1:
 
     initialise:  every client k:  M_k ← train on D_p (public), then on D_k (private)             → "initial"
     each round:
@@ -129,11 +130,10 @@ class FedMD(Method):
         if lwof is None:
             return None
         teacher = copy.deepcopy(me.model)
-        fixed = None if me.training.augment else learn.predict(teacher, me.inputs(me.train))
+        answers = local_training.answers(me, lambda x: learn.predict(teacher, x))
 
         def regularise(_model: nn.Module, rows: Tensor, x: Tensor, logits: Tensor) -> Tensor:
-            said = learn.predict(teacher, x) if fixed is None else fixed[rows]
-            soft = learn.soften(said, lwof.temperature)
+            soft = learn.soften(answers(rows, x), lwof.temperature)
             return lwof.weight * learn.cross_entropy(logits, soft, lwof.temperature)
 
         return regularise

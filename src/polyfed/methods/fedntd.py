@@ -1,4 +1,5 @@
 """FedNTD (Lee et al., "Preservation of the Global Knowledge by Not-True Distillation in Federated Learning", 2022).
+https://arxiv.org/abs/2106.03097
 
 FedAvg whose clients keep what the global model says of the classes that a row is not of:
 

@@ -1,4 +1,5 @@
 """FedProto (Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022).
+https://arxiv.org/abs/2105.00243
 
 A prototype is the mean of the features that inputs of one class have. Models differ; their features are of one size.
 

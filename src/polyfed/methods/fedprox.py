@@ -1,4 +1,5 @@
 """FedProx (Li et al., "Federated Optimization in Heterogeneous Networks", 2020).
+https://arxiv.org/abs/1812.06127
 
 FedAvg whose clients minimise  F_k(w) + (µ/2) ‖w − w_t‖²  over the trained parameters.
 """

@@ -1,4 +1,5 @@
 """KT-pFL (Zhang et al., "Parameterized Knowledge Transfer for Personalized Federated Learning", 2021).
+https://arxiv.org/abs/2111.02862
 
     initialise:  every client k:  M_k ← train on D_k, if `private_training` says so          → "initial"
     server:      c ← 1/N for every pair of clients          the knowledge-coefficient matrix

@@ -1,4 +1,5 @@
 """MOON (Li, He and Song, "Model-Contrastive Federated Learning", CVPR 2021).
+https://arxiv.org/abs/2103.16257
 
 FedAvg whose clients' features are drawn to the global model's, and away from those of their own last model:
 

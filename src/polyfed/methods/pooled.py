@@ -10,7 +10,6 @@ from polyfed.federation import (
     ANY_TASK,
     Client,
     Declaration,
-    Facts,
     Fields,
     Fleet,
     LikeWeights,
@@ -48,13 +47,8 @@ class Pooled(Method):
         return {"weights": learn.weights_of(me.model)}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        models = server.shared_weights()
         first = {facts.architecture: facts for facts in reversed(fleet.everyone())}
         leads = sorted(first.values(), key=lambda facts: facts.index)
-        for reply in fleet.stream(
-            self.train, leads, each=lambda lead: {"weights": models[lead.architecture]}
-        ):
-            models[reply.client.architecture] = reply["weights"]
-
-    def serves(self, server: Server, client: Facts) -> Weights | None:
-        return server.shared_weights()[client.architecture]
+        told = {lead.index: {"weights": server.weights(lead.architecture)} for lead in leads}
+        for reply in fleet.stream(self.train, leads, each=lambda lead: told[lead.index]):
+            server.put_weights(reply.client.architecture, reply["weights"])

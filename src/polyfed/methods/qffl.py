@@ -1,4 +1,5 @@
 """q-FFL (Li et al., "Fair Resource Allocation in Federated Learning", ICLR 2020), by q-FedAvg (their Algorithm 2).
+https://arxiv.org/abs/1905.10497
 
 Minimises Σ_k F_k^(q+1) / (q+1): the larger q, the more a client with a large loss F_k counts.
 
@@ -26,7 +27,6 @@ from polyfed.federation import (
     ANY_TASK,
     Client,
     Declaration,
-    Facts,
     Fields,
     Fleet,
     Kind,
@@ -114,7 +114,8 @@ class QFFL(Method):
         return {"delta": delta, "h": h, **({"statistics": statistics} if statistics else {})}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        [model] = server.shared_weights().values()
+        [architecture] = server.roster.architectures
+        model = server.weights(architecture)
         cohort = fleet.sample()
         delta, statistics, h = learn.WeightedMean(), learn.WeightedMean(), 0.0
         for reply in fleet.stream(self.train, cohort, weights=model):
@@ -123,8 +124,5 @@ class QFFL(Method):
             if "statistics" in reply.fields:
                 statistics.add(reply["statistics"], 1.0)
         if h:
-            model |= {name: model[name] - delta.total / h * step for name, step in delta.result().items()}
-            model |= statistics.result()
-
-    def serves(self, server: Server, client: Facts) -> Weights | None:
-        return server.shared_weights()[client.architecture]
+            moved = {name: model[name] - delta.total / h * step for name, step in delta.result().items()}
+            server.put_weights(architecture, {**moved, **statistics.result()})

@@ -189,8 +189,10 @@ class Evaluation:
         # Cut where evaluation's batches end: the same batches as in one go, so the same bits.
         batches = -(-self.test_rows // learn.EVALUATION_BATCH)
         rows = learn.EVALUATION_BATCH * -(-batches // SERVER_PARTS)
-        jobs = [{"part": [start, start + rows]} for start in range(0, self.test_rows, rows)]
-        parts = list(self.fleet.spread(self.steps.score_part, jobs, {"models": dict(models)}))
+        parts: list[dict[str, Any]] = []
+        with self.fleet.spread(self.steps.score_part, parts.append, {"models": dict(models)}) as jobs:
+            for start in range(0, self.test_rows, rows):
+                jobs.put(part=[start, start + rows])
         if not self.metrics:
             return {"whole": _added([part["score"] for part in parts])}
         found: Measurement = {}
