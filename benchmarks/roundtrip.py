@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import polyfed
-from polyfed import Client, Fields, Fleet, Method, Server, client_step
+from polyfed import Client, Declaration, Fields, Fleet, Method, Server, client_step
 
 CALLS = 500
 
@@ -21,7 +21,9 @@ class Empty(Method):
     """Clients that do nothing; each keeps a model and is told nothing."""
 
     name = "empty"
-    server = False
+
+    def declare(self) -> Declaration:
+        return Declaration(server=False)
 
     @client_step
     def nothing(self, me: Client) -> Fields:

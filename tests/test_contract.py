@@ -12,6 +12,7 @@ from torch import nn
 import polyfed
 from polyfed import (
     Client,
+    Declaration,
     Fields,
     Fleet,
     Kind,
@@ -108,9 +109,10 @@ class Peers(Method):
     """Peers that average what their neighbours say: the smallest method that gossips."""
 
     name = "peers"
-    server = False
-    sends: ClassVar = {"weights": Kind.WEIGHTS}
     topology: ClassVar[Any] = "complete"
+
+    def declare(self) -> Declaration:
+        return Declaration(server=False, sends={"weights": Kind.WEIGHTS})
 
     @client_step
     def say(self, me: Client) -> Fields:
@@ -139,7 +141,9 @@ def test_a_method_of_peers_keeps_the_contract(topology: str) -> None:
 
 class _Round(Method):
     name = "broken"
-    sends: ClassVar = {"weights": Kind.WEIGHTS}
+
+    def declare(self) -> Declaration:
+        return Declaration(sends={"weights": Kind.WEIGHTS})
 
     @client_step
     def train(self, me: Client) -> Fields:
@@ -153,6 +157,9 @@ class _Round(Method):
 class Forgetful(_Round):
     """Keeps its state in the method object, which no checkpoint sees."""
 
+    def declare(self) -> Declaration:
+        return super().declare()
+
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         super().round(t, fleet, server)
         self.rounds_done = t
@@ -160,6 +167,9 @@ class Forgetful(_Round):
 
 class Dicing(_Round):
     """Draws from the global random state before a step names it."""
+
+    def declare(self) -> Declaration:
+        return super().declare()
 
     @client_step
     def train(self, me: Client) -> Fields:
@@ -169,6 +179,9 @@ class Dicing(_Round):
 
 
 class Idle(_Round):
+    def declare(self) -> Declaration:
+        return super().declare()
+
     @client_step
     def train(self, me: Client) -> Fields:
         return {"weights": learn.weights_of(me.model)}
@@ -176,6 +189,9 @@ class Idle(_Round):
 
 class Boastful(_Round):
     """Declares what it never sends."""
+
+    def declare(self) -> Declaration:
+        return super().declare()
 
     @client_step
     def train(self, me: Client) -> Fields:
@@ -198,11 +214,17 @@ def test_a_method_that_breaks_the_contract_is_caught(method: type[Method], compl
 
 
 class Nameless(Method):
+    def declare(self) -> Declaration:
+        return Declaration()
+
     def round(self, t: int, fleet: Fleet, server: Server) -> None: ...
 
 
 class Roundless(Method):
     name = "roundless"
+
+    def declare(self) -> Declaration:
+        return Declaration()
 
 
 @pytest.mark.parametrize(
@@ -242,6 +264,9 @@ class Careless(FedAvg):
 
     name = "careless"
 
+    def declare(self) -> Declaration:
+        return super().declare()
+
     def local_loss(self, me: Client, weights: Weights) -> learn.ExtraLoss:
         return learn.Proximal(0.5, weights)
 
@@ -262,6 +287,9 @@ def test_a_stacked_twin_that_drops_something_is_caught() -> None:
 class OldHabit(_Round):
     """zero_grad, backward, step: gradients of the last batch stay behind, and must not count as state."""
 
+    def declare(self) -> Declaration:
+        return super().declare()
+
     @client_step
     def train(self, me: Client) -> Fields:
         x, y = me.tensors(me.train)
@@ -279,6 +307,9 @@ def test_gradients_and_modes_left_behind_are_no_state() -> None:
 
 
 class Meddler(_Round):
+    def declare(self) -> Declaration:
+        return super().declare()
+
     @client_step
     @reads_only
     def look(self, me: Client) -> Fields:

@@ -28,7 +28,8 @@ from tests.conftest import Command
 from polyfed.cli import commands as cli
 from polyfed.experiments import papers
 from polyfed.federation import method as methods
-from polyfed.federation.method import Method, Need, registered
+from polyfed.federation.declaration import Need
+from polyfed.federation.method import Method, registered
 from polyfed.learn import Training
 from polyfed.report.tables import mixed_models
 from polyfed.runs.config import read_config
@@ -233,18 +234,18 @@ def test_readme_lists_every_method() -> None:
 def test_readme_says_of_a_method_what_it_declares(name: str) -> None:
     different, leaves, public, _ = rows_of_methods()[name]
     method = OURS[name](OURS[name].Settings(), Training())
-    assert different == mixed_models(OURS[name], method.needs)
+    assert different == mixed_models(OURS[name], method.declared.needs)
     assert set(leaves.split(", ")) == leaving(method)
     assert public.partition(",")[0] == public_data(method)
 
 
 def leaving(method: Method) -> set[str]:
-    if Need.ALL_DATA in method.needs:
+    if Need.ALL_DATA in method.declared.needs:
         return {"all data"}
-    return {str(kind) for kind in method.kinds_up().values()} or {"nothing"}
+    return {str(kind) for kind in method.declared.kinds_up.values()} or {"nothing"}
 
 
 def public_data(method: Method) -> str:
-    if Need.PUBLIC_LABELS in method.needs:
+    if Need.PUBLIC_LABELS in method.declared.needs:
         return "labelled"
-    return "unlabelled" if Need.PUBLIC in method.needs else "no"
+    return "unlabelled" if Need.PUBLIC in method.declared.needs else "no"

@@ -15,6 +15,7 @@ EXPORTED = [
     "Client",
     "ClientFailure",
     "Counts",
+    "Declaration",
     "Distillation",
     "Facts",
     "FederationFacts",

@@ -17,7 +17,7 @@ from tests.conftest import MakeRun
 from torch import nn
 
 import polyfed
-from polyfed import Client, Fields, Fleet, Method, Server, client_step, data
+from polyfed import Client, Declaration, Fields, Fleet, Method, Server, client_step, data
 from polyfed.engines import Pool
 
 
@@ -86,9 +86,8 @@ class Dying(Method):
 
     name = "dying"
 
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset()
+    def declare(self) -> Declaration:
+        return Declaration(keeps=frozenset())
 
     @client_step
     def train(self, me: Client) -> Fields:

@@ -14,6 +14,7 @@ import functools
 import json
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ from polyfed import learn
 from polyfed.disk import digest
 from polyfed.engines import Host, Inline, Pool
 from polyfed.errors import MethodError, RunError, UserError
+from polyfed.federation.declaration import Need
 from polyfed.federation.engine import Engine
 from polyfed.federation.message import decode, encode
-from polyfed.federation.method import Method, Need, Step, check_class
+from polyfed.federation.method import Method, Step, check_class
 from polyfed.federation.nodes import Client
 from polyfed.federation.shelf import OWNER
 from polyfed.learn import Training
@@ -103,7 +105,7 @@ class Trial:
         self.folder = folder
         self.data, self.models = data, models
         self.settings = settings_of(method, settings)
-        needs = method(self.settings, read_config({}).training).needs
+        needs = method(self.settings, read_config({}).training).declared.needs
         mixed = Need.COMMON_ARCHITECTURE not in needs
         content: dict[str, Any] = {
             "rounds": 3,
@@ -183,10 +185,13 @@ class Trial:
 
     def declares(self) -> None:
         """Without its declarations the method cannot send: so nothing travels beside them."""
-        method = self.method(self.settings, self.config.training)
-        if not method.sends:
+        kind = self.method
+        said = kind(self.settings, self.config.training).declared
+        if not said.sends:
             return
-        silent = type("Silent", (self.method,), {"sends": {}, "tells": method.kinds_down()})
+        silent = type(
+            "Silent", (kind,), {"declare": lambda self: replace(said, sends={}, tells=said.kinds_down)}
+        )
         try:
             path = self.run("silent", Inline(), silent)
             refusals = " ".join(failure["reason"] for failure in failures_of(path))
@@ -311,9 +316,9 @@ def _watched(step: Step) -> Step:
 
     @functools.wraps(step)
     def wrapped(self: Method, me: Client, *args: Any, **kwargs: Any) -> Any:
-        before = encode(me.state(self.keeps))
+        before = encode(me.state(frozenset(self.declared.keeps)))
         result = step(self, me, *args, **kwargs)
-        if encode(me.state(self.keeps)) != before:
+        if encode(me.state(frozenset(self.declared.keeps))) != before:
             raise RuntimeError("it changes the client's state")
         return result
 

@@ -13,7 +13,7 @@ import torch
 from tests.conftest import MakeRun
 from torch import Tensor
 
-from polyfed import Client, Fields, Fleet, Kind, Method, Server, client_step, learn
+from polyfed import Client, Declaration, Fields, Fleet, Kind, Method, Server, client_step, learn
 from polyfed.engines import Inline, Pool
 from polyfed.errors import Divergence
 from polyfed.federation.engine import Outcome, Success, Task
@@ -188,7 +188,7 @@ def test_a_variance_below_zero_is_not_let_in(make_run: MakeRun) -> None:
     assert {failure["client"] for failure in failures_of(run.path)} == {"client-1"}
     assert all(
         bool((tensor >= 0).all())
-        for name, tensor in run.server.shared_weights()["cnn-small"].items()
+        for name, tensor in run.server.weights("cnn-small").items()
         if name.endswith("running_var")
     )
 
@@ -197,23 +197,22 @@ class Scaling(Method):
     """The server multiplies its weights by what clients say: a method that a number can overflow."""
 
     name = "scaling"
-    sends: ClassVar = {"factor": Kind.STATISTICS}
+    power: ClassVar[float] = 40.0
 
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset()
+    def declare(self) -> Declaration:
+        return Declaration(sends={"factor": Kind.STATISTICS}, keeps=frozenset())
 
     @client_step(sends=("factor",))
     def say(self, me: Client) -> Fields:
         return {"factor": 1.0 + me.facts.index / 10}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        [model] = server.shared_weights().values()
+        [architecture] = server.roster.architectures
+        model = server.weights(architecture)
         factor = max(reply["factor"] for reply in fleet.stream(self.say, fleet.sample()))
-        model |= {name: tensor * factor**self.power for name, tensor in model.items()}
+        larger = {name: tensor * factor**self.power for name, tensor in model.items()}
+        server.put_weights(architecture, larger)
         server.memory["factor"] = factor
-
-    power: ClassVar[float] = 40.0
 
 
 @pytest.mark.parametrize("power", [40.0, 10.0], ids=["not finite", "finite, but no answers"])

@@ -10,12 +10,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from tests.conftest import MakeRun
 
-from polyfed import Client, Fields, Fleet, Kind, Method, MethodSettings, Server, client_step, disk
+from polyfed import (
+    Client,
+    Declaration,
+    Fields,
+    Fleet,
+    Kind,
+    Method,
+    MethodSettings,
+    Server,
+    client_step,
+    disk,
+)
 from polyfed.engines import Host, Inline, Pool, pool
 from polyfed.engines.scheduler import Move
 from polyfed.errors import RunError
@@ -186,13 +196,11 @@ class Mortal(Method):
     """Client 1 takes its worker along in every round."""
 
     name = "mortal"
-    sends: ClassVar = {"count": Kind.METRICS}
     Settings = MortalSettings
     settings: MortalSettings
 
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"memory"} if self.settings.keeps else ())
+    def declare(self) -> Declaration:
+        return Declaration(sends={"count": Kind.METRICS}, keeps={"memory"} if self.settings.keeps else set())
 
     @client_step
     def live(self, me: Client) -> Fields:
@@ -224,6 +232,9 @@ class Deaf(Method):
     """Client 1 closes every descriptor that it has and goes on for ever."""
 
     name = "deaf"
+
+    def declare(self) -> Declaration:
+        return Declaration()
 
     @client_step
     def listen(self, me: Client) -> Fields:

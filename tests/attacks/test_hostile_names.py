@@ -20,7 +20,7 @@ from rich.text import Text
 from tests.attacks.conftest import Refused
 from tests.conftest import Command, Said
 
-from polyfed import Client, Fields, Fleet, Method, Server, client_step
+from polyfed import Client, Declaration, Fields, Fleet, Method, Server, client_step
 from polyfed.cli.progress import follow_grid
 from polyfed.cli.screen import Screen, log_to_screen
 from polyfed.errors import visible
@@ -40,6 +40,9 @@ class Malicious(Method):
     """One client fails, with a reason of its own. [/red]\x1b[2J"""
 
     name = "malicious"
+
+    def declare(self) -> Declaration:
+        return Declaration()
 
     @client_step
     def train(self, me: Client) -> Fields:

@@ -10,14 +10,26 @@ import types
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 from tests.conftest import MakeRun
 from torch import nn
 
-from polyfed import Client, Fields, Fleet, Kind, Method, Server, client_step, errors, learn, reads_only
+from polyfed import (
+    Client,
+    Declaration,
+    Fields,
+    Fleet,
+    Kind,
+    Method,
+    Server,
+    client_step,
+    errors,
+    learn,
+    reads_only,
+)
 from polyfed.engines import Inline, Pool
 from polyfed.errors import RunError
 from polyfed.federation import message
@@ -208,7 +220,9 @@ class Mischievous(Method):
     """Everybody trains; in each round client 1 then does something else that it must not."""
 
     name = "mischievous"
-    sends: ClassVar = {"answer": Kind.METRICS}
+
+    def declare(self) -> Declaration:
+        return Declaration(sends={"answer": Kind.METRICS})
 
     @client_step
     def train(self, me: Client) -> Fields:
@@ -266,7 +280,9 @@ class Allowed(Method):
     """What a client may do is what comes of it, on every engine."""
 
     name = "allowed"
-    sends: ClassVar = {"answer": Kind.METRICS}
+
+    def declare(self) -> Declaration:
+        return Declaration(sends={"answer": Kind.METRICS})
 
     @client_step
     def train(self, me: Client) -> Fields:
@@ -323,11 +339,9 @@ class Graffiti(Method):
     """The first client leaves more than numbers in models that others get after it."""
 
     name = "graffiti"
-    sends: ClassVar = {"sum": Kind.METRICS}
 
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset()
+    def declare(self) -> Declaration:
+        return Declaration(sends={"sum": Kind.METRICS}, keeps=frozenset())
 
     @client_step
     def look(self, me: Client) -> Fields:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from tests.conftest import MakeRun
 
 from polyfed import (
     Client,
+    Declaration,
     Fields,
     Fleet,
     Kind,
@@ -36,21 +37,19 @@ class Meddling(Method):
     """FedAvg with a look at the public data; the first client spoils what it has once it is done."""
 
     name = "meddling"
-    sends: ClassVar = {"weights": LikeWeights("weights"), "seen": Number()}
-    tells: ClassVar = {"extra": Kind.FEATURES}
     Settings = MeddlingSettings
     settings: MeddlingSettings
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.PUBLIC})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset()
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={"weights": LikeWeights("weights"), "seen": Number()},
+            tells={"extra": Kind.FEATURES},
+            needs={Need.PUBLIC: ""},
+            keeps=frozenset(),
+        )
 
     @client_step
-    def train(self, me: Client, weights: Weights, extra: dict[str, Any], **_all: Any) -> Fields:
+    def train(self, me: Client, weights: dict[str, Any], extra: dict[str, Any], **_all: Any) -> Fields:
         learn.load_weights(me.model, weights)
         learn.supervised(me.model, *me.tensors(me.train), self.training, me.rng("batches"))
         seen = float(me.inputs(me.public).sum()) + float(extra["list"][0].sum())
@@ -72,7 +71,7 @@ class Meddling(Method):
         return server.memory.get("weights") or learn.weights_of(server.build("mlp-small"))
 
 
-def spoil_everything_sent(_me: Client, weights: Weights, extra: dict[str, Any]) -> None:
+def spoil_everything_sent(_me: Client, weights: dict[str, Any], extra: dict[str, Any]) -> None:
     for tensor in weights.values():
         tensor.data.zero_()
     weights.clear()
@@ -81,7 +80,7 @@ def spoil_everything_sent(_me: Client, weights: Weights, extra: dict[str, Any]) 
     extra.pop("word")
 
 
-def spoil_all_data(me: Client, _weights: Weights, _extra: dict[str, Any]) -> None:
+def spoil_all_data(me: Client, _weights: dict[str, Any], _extra: dict[str, Any]) -> None:
     assert me.data.whole_test is not None
     for rows in (me.public, me.train, me.data.test, me.data.validation, me.data.whole_test):
         x, y = me.tensors(rows)
@@ -90,7 +89,7 @@ def spoil_all_data(me: Client, _weights: Weights, _extra: dict[str, Any]) -> Non
         y.zero_()
 
 
-WAYS: dict[str, Callable[[Client, Weights, dict[str, Any]], object]] = {
+WAYS: dict[str, Callable[[Client, dict[str, Any], dict[str, Any]], object]] = {
     "sent": spoil_everything_sent,
     "data": spoil_all_data,
     "pop": lambda _me, weights, _extra: weights.pop(next(iter(weights))),

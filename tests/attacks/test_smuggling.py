@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.conftest import MakeRun
 
-from polyfed import Client, Fields, Fleet, Method, Number, Server, client_step
+from polyfed import Client, Declaration, Fields, Fleet, Method, Number, Server, client_step
 from polyfed.engines import Inline, Pool
 from polyfed.errors import PolyfedError, RunError
 from polyfed.federation.engine import Engine, Success
@@ -97,10 +97,10 @@ class Smuggler(Method):
     """Every client would let its secret out beside the one number that it may send."""
 
     name = "smuggler"
-    sends: ClassVar = {"count": Number(0, 1000)}
-    stages = ("stage",)
-    notes = ("loss",)
     way: ClassVar[str] = ""
+
+    def declare(self) -> Declaration:
+        return Declaration(sends={"count": Number(0, 1000)}, stages=("stage",), notes=("loss",))
 
     @client_step
     def tell(self, me: Client) -> Fields:
@@ -152,7 +152,9 @@ class Overwhelming(Method):
     """Every client notes the largest number; one measures nothing."""
 
     name = "overwhelming"
-    notes = ("loss",)
+
+    def declare(self) -> Declaration:
+        return Declaration(notes=("loss",))
 
     @client_step
     def tell(self, me: Client) -> Fields:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from polyfed.federation.method import Need, registered
+from polyfed.federation.declaration import Need
+from polyfed.federation.method import registered
 from polyfed.learn import Training
 
 
@@ -51,7 +52,7 @@ class Chaos:
         """A small run of every method."""
         found = {}
         for name, kind in registered().items():
-            needs = kind(kind.Settings(), Training()).needs
+            needs = kind(kind.Settings(), Training()).declared.needs
             content: dict[str, Any] = {
                 "method": name,
                 "rounds": 4,

@@ -10,10 +10,11 @@ import copy
 import json
 import random
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
+from polyfed import Declaration
 from polyfed.federation.door import Door
 from polyfed.federation.fields import (
     Counts,
@@ -28,7 +29,6 @@ from polyfed.federation.fields import (
     kinds_of,
 )
 from polyfed.federation.message import EMPTY, METADATA_KEY, Kind, decode, encode
-from polyfed.federation.method import StepOwner
 from polyfed.federation.wire import Wire, WireSettings
 
 SIZES = {"outputs": 4, "classes": 4, "public": 12, "features": 3}
@@ -126,16 +126,9 @@ def honest_letters() -> list[tuple[Wire, bytes]]:
     return [*found, (WIRES[0], encode(REPORT))]
 
 
-class Letters(StepOwner):
-    """Whose replies these are."""
-
-    sends: ClassVar = SENDS
-    stages = ("trained",)
-
-
 def open_letter(wire: Wire, data: bytes) -> str | None:
     """What the server does with a reply, or a report: the reason for which it is refused, if it is."""
-    door = Door(Letters(), wire, SIZES)
+    door = Door(Declaration(sends=SENDS, stages=("trained",)), wire, SIZES)
     around: dict[str, Any] = {"sent": SENT, "arrived": SENT, "own_model": lambda: WEIGHTS, "samples": 100}
     refusal = door.open(data, EMPTY, **around).refusal
     door.open(EMPTY, data, **around)

@@ -11,7 +11,8 @@ from tests.conftest import Command
 
 from polyfed.cli.examples import yaml_text
 from polyfed.experiments.sweep import named_variants
-from polyfed.federation.method import Need, registered
+from polyfed.federation.declaration import Need
+from polyfed.federation.method import registered
 from polyfed.learn import Training
 from polyfed.report.selection import Wishes, select
 from polyfed.runs.config import RunConfig, read_config
@@ -46,7 +47,7 @@ def test_all_have_the_same_federation_and_the_same_training() -> None:
         assert (config.models.server, config.models.norm) == ("cnn-small", "group")
         assert config.rounds == base.rounds
         kind = OURS[config.method.name]
-        labels = Need.PUBLIC_LABELS in kind(config.method_settings(), Training()).needs
+        labels = Need.PUBLIC_LABELS in kind(config.method_settings(), Training()).declared.needs
         assert (config.data.public.labels == "own") == labels == name.startswith("aggregated")
 
 

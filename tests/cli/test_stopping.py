@@ -17,7 +17,18 @@ import yaml
 from tests.attacks.test_dying_workers import is_running
 from tests.conftest import MakeRun
 
-from polyfed import Client, Fields, Fleet, Method, MethodSettings, Server, client_step, learn, register
+from polyfed import (
+    Client,
+    Declaration,
+    Fields,
+    Fleet,
+    Method,
+    MethodSettings,
+    Server,
+    client_step,
+    learn,
+    register,
+)
 from polyfed.cli import commands as cli
 from polyfed.runs import rounds, signals
 from polyfed.runs.manifest import read_manifest
@@ -37,6 +48,9 @@ class Stuck(Method):
     name = "stuck"
     Settings = StuckSettings
     settings: StuckSettings
+
+    def declare(self) -> Declaration:
+        return Declaration()
 
     def get_stuck(self) -> None:
         if Path(self.settings.marks, "free").exists():

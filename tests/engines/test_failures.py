@@ -6,13 +6,24 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 from tests.conftest import MakeRun
 
-from polyfed import Client, Fields, Fleet, Kind, Method, MethodSettings, Server, client_step, learn
+from polyfed import (
+    Client,
+    Declaration,
+    Fields,
+    Fleet,
+    Kind,
+    Method,
+    MethodSettings,
+    Server,
+    client_step,
+    learn,
+)
 from polyfed.engines import Inline, Pool
 from polyfed.errors import RunError
 from polyfed.federation.engine import Engine
@@ -31,13 +42,13 @@ class Troubled(Method):
     """Everyone trains; client 1 gets into trouble in round 2, after having trained."""
 
     name = "troubled"
-    sends: ClassVar = {"norm": Kind.METRICS}
     Settings = TroubleSettings
     settings: TroubleSettings
 
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"model", "memory"} if self.settings.keeps else ())
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={"norm": Kind.METRICS}, keeps={"model", "memory"} if self.settings.keeps else set()
+        )
 
     @client_step
     def train(self, me: Client) -> Fields:
@@ -163,6 +174,9 @@ class Stumbling(Method):
     name = "stumbling"
     Settings = TroubleSettings
     settings: TroubleSettings
+
+    def declare(self) -> Declaration:
+        return Declaration()
 
     @client_step
     def train(self, me: Client) -> Fields:

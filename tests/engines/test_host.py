@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 from tests.conftest import MakeRun
 
-from polyfed import Client, Fields, Fleet, Kind, Method, Server, client_step, learn
+from polyfed import Client, Declaration, Fields, Fleet, Kind, Method, Server, client_step, learn
 from polyfed.engines import Inline, Pool
 from polyfed.engines.host import Host
 from polyfed.federation.engine import Call, Engine, Success, Task
@@ -36,12 +36,9 @@ class Scribbler(Method):
     """Every client finds scratch models as new, and leaves them in every way spoilt."""
 
     name = "scribbler"
-    sends: ClassVar = {"fine": Kind.METRICS}
-    tells: ClassVar = {"initial": Kind.WEIGHTS}
 
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset()
+    def declare(self) -> Declaration:
+        return Declaration(sends={"fine": Kind.METRICS}, tells={"initial": Kind.WEIGHTS}, keeps=frozenset())
 
     @client_step(sends=("fine",))
     def scribble(self, me: Client, initial: Any) -> Fields:
@@ -99,6 +96,9 @@ def test_inputs_come_in_the_layout_of_the_model_that_is_named(make_run: MakeRun)
 
 class Counter(Method):
     name = "counter"
+
+    def declare(self) -> Declaration:
+        return Declaration()
 
     @client_step
     def count(self, me: Client) -> Fields:

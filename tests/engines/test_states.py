@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 from tests.conftest import MakeRun
 
-from polyfed import Client, Fields, Fleet, Kind, Method, Server, client_step, learn, machine
+from polyfed import Client, Declaration, Fields, Fleet, Kind, Method, Server, client_step, learn, machine
 from polyfed.engines import Inline, Pool
 from polyfed.federation.fleet import EngineFleet
 from polyfed.testing import result_of
@@ -48,7 +48,9 @@ class Lopsided(Method):
     """Cohorts that leave one worker idle unless clients move: first all, then those of the fuller worker."""
 
     name = "lopsided"
-    sends: ClassVar = {"count": Kind.METRICS}
+
+    def declare(self) -> Declaration:
+        return Declaration(sends={"count": Kind.METRICS})
 
     @client_step
     def train(self, me: Client) -> Fields:
@@ -86,8 +88,11 @@ class Large(Method):
     """Payloads and replies far larger than a pipe's buffer, both ways at once."""
 
     name = "large"
-    sends: ClassVar = {"back": Kind.FEATURES}
-    tells: ClassVar = {"common": Kind.FEATURES, "own": Kind.FEATURES}
+
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={"back": Kind.FEATURES}, tells={"common": Kind.FEATURES, "own": Kind.FEATURES}
+        )
 
     @client_step
     def echo(self, me: Client, common: torch.Tensor, own: torch.Tensor) -> Fields:
@@ -116,7 +121,9 @@ class Streamed(Method):
     """Many clients whose steps take unlike times, asked one window after the other."""
 
     name = "streamed"
-    sends: ClassVar = {"count": Kind.METRICS}
+
+    def declare(self) -> Declaration:
+        return Declaration(sends={"count": Kind.METRICS})
 
     @client_step
     def train(self, me: Client) -> Fields:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +14,18 @@ from tests.conftest import MakeRun
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from polyfed import Client, Fields, Fleet, Kind, Method, MethodSettings, Server, client_step, learn
+from polyfed import (
+    Client,
+    Declaration,
+    Fields,
+    Fleet,
+    Kind,
+    Method,
+    MethodSettings,
+    Server,
+    client_step,
+    learn,
+)
 from polyfed.engines import Inline, Pool
 from polyfed.engines.torch_settings import SETTINGS, settings_put_back
 from polyfed.testing import result_of
@@ -90,9 +101,11 @@ class Upsetting(Method):
     """The first client changes every setting once it has trained."""
 
     name = "upsetting"
-    sends: ClassVar = {"norm": Kind.METRICS}
     Settings = UpsettingSettings
     settings: UpsettingSettings
+
+    def declare(self) -> Declaration:
+        return Declaration(sends={"norm": Kind.METRICS})
 
     @client_step
     def train(self, me: Client) -> Fields:

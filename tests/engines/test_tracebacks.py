@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import MakeRun
 
-from polyfed import Client, Fields, Fleet, Method, Server, client_step
+from polyfed import Client, Declaration, Fields, Fleet, Method, Server, client_step
 from polyfed.engines import Inline, Pool
 from polyfed.errors import RunError, StepFailed
 from polyfed.federation.engine import Engine
@@ -22,6 +22,9 @@ class Buggy(Method):
 
     name = "buggy"
     guilty: tuple[int, ...] = (1,)
+
+    def declare(self) -> Declaration:
+        return Declaration()
 
     @client_step
     def train(self, me: Client) -> Fields:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from tests.engines.test_tracebacks import Buggy
 from torch import nn
 
 import polyfed
-from polyfed import Client, Fields, Fleet, Server, client_step
+from polyfed import Client, Declaration, Fields, Fleet, Server, client_step
 from polyfed.data import Dirichlet
 from polyfed.data.partition import Iid
 from polyfed.errors import ClientFailure, ConfigError, MethodError, UserError
@@ -266,7 +267,9 @@ class Staged(Local):
     """Local training that is looked at in the middle of a round, and a server that does nothing."""
 
     name = "staged"
-    stages = ("after-sharing", "at.home")
+
+    def declare(self) -> Declaration:
+        return replace(super().declare(), stages=("after-sharing", "at.home"))
 
     @client_step
     def tell(self, me: Client) -> Fields:
@@ -277,7 +280,7 @@ class Staged(Local):
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         super().round(t, fleet, server)
         fleet.ask(self.tell, fleet.sample())
-        server.measure("fused", server.shared_weights())
+        server.measure("fused", {name: server.weights(name) for name in server.roster.architectures})
 
 
 def test_stages_of_ones_own_and_metrics_are_in_the_results_and_in_a_table(

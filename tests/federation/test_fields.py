@@ -9,7 +9,7 @@ import torch
 from tests.conftest import MakeRun
 from torch import Tensor
 
-from polyfed import Client, Fields, Fleet, Kind, Method, Server, client_step
+from polyfed import Client, Declaration, Fields, Fleet, Kind, Method, Server, client_step
 from polyfed.engines import Inline, Pool
 from polyfed.errors import MethodError, RunError
 from polyfed.federation.engine import Engine
@@ -472,6 +472,9 @@ class Smuggler(Method):
     name = "smuggler"
     way: ClassVar[str] = "noted"
 
+    def declare(self) -> Declaration:
+        return Declaration()
+
     @client_step
     def train(self, me: Client) -> Fields:
         me.memory["done"] = 1
@@ -517,9 +520,10 @@ class Survey(Method):
     """Everyone answers with 2^its number; one client with something else."""
 
     name = "survey"
-    sends: ClassVar = {"logits": Table("rows", "outputs")}
-    tells: ClassVar = {"rows": Kind.INDICES}
     hostile: ClassVar[tuple[Any, int]] = (None, 0)
+
+    def declare(self) -> Declaration:
+        return Declaration(sends={"logits": Table("rows", "outputs")}, tells={"rows": Kind.INDICES})
 
     @client_step(sends=("logits",))
     def answer(self, me: Client, rows: Tensor) -> Fields:
@@ -600,9 +604,12 @@ class Whisper(Method):
     """Peers say 2^their number and add up what they hear; client 1 says something else."""
 
     name = "whisper"
-    server = False
-    sends: ClassVar = {"posteriors": Probabilities("public", "outputs"), "accuracy": Number(0, 1)}
     says: ClassVar[dict[str, Any]] = {}
+
+    def declare(self) -> Declaration:
+        return Declaration(
+            server=False, sends={"posteriors": Probabilities("public", "outputs"), "accuracy": Number(0, 1)}
+        )
 
     @client_step(sends=("posteriors", "accuracy"))
     def say(self, me: Client) -> Fields:

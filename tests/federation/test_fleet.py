@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from tests.conftest import MakeRun
 
-from polyfed import Client, Fields, Fleet, Kind, Method, MethodSettings, Server, client_step
+from polyfed import Client, Declaration, Fields, Fleet, Kind, Method, MethodSettings, Server, client_step
 from polyfed.engines import Inline, Pool
 from polyfed.errors import ConfigError, MethodError, RunError
 from polyfed.federation.message import EMPTY, decode, encode
-from polyfed.federation.method import reads_single_replies, registered
+from polyfed.federation.method import registered
 from polyfed.learn import Training
 from polyfed.runs.checkpoint import read_lines
 from polyfed.runs.history import RunRecord
@@ -25,8 +26,11 @@ class Roll(Method):
     """Every client of the cohort answers with its number."""
 
     name = "roll"
-    sends: ClassVar = {"number": Kind.STATISTICS}
-    tells: ClassVar = {"common": Kind.FEATURES, "own": Kind.CONTROL}
+
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={"number": Kind.STATISTICS}, tells={"common": Kind.FEATURES, "own": Kind.CONTROL}
+        )
 
     @client_step
     def answer(self, me: Client, common: torch.Tensor, own: int) -> Fields:
@@ -112,10 +116,11 @@ class GossipSettings(MethodSettings):
 
 class Gossip(Method):
     name = "gossip"
-    server = False
-    sends: ClassVar = {"news": Kind.POSTERIORS}
     Settings = GossipSettings
     settings: GossipSettings
+
+    def declare(self) -> Declaration:
+        return Declaration(server=False, sends={"news": Kind.POSTERIORS})
 
     @client_step
     def say(self, me: Client) -> Fields:
@@ -204,7 +209,9 @@ class Noter(Method):
     """Every client notes two numbers, one of them none."""
 
     name = "noter"
-    notes = ("number", "loss")
+
+    def declare(self) -> Declaration:
+        return Declaration(notes=("number", "loss"))
 
     @client_step
     def note_two(self, me: Client) -> Fields:
@@ -231,9 +238,12 @@ class Mean(Method):
     """Everyone sends weights with a BatchNorm counter, and a table; the server takes means of each."""
 
     name = "mean"
-    sends: ClassVar = {"weights": Kind.WEIGHTS, "table": Kind.LOGITS}
-    tells: ClassVar = {"what": Kind.CONTROL}
     broken: ClassVar[frozenset[int]] = frozenset()
+
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={"weights": Kind.WEIGHTS, "table": Kind.LOGITS}, tells={"what": Kind.CONTROL}
+        )
 
     @client_step
     def send(self, me: Client, what: str) -> Fields:
@@ -314,7 +324,9 @@ class OnlyMeans(Roll):
     """A method that promises to read no single replies, and does so all the same."""
 
     name = "only-means"
-    single_replies = False
+
+    def declare(self) -> Declaration:
+        return replace(super().declare(), single_replies=False)
 
 
 def test_a_method_that_only_takes_means_is_held_to_it(make_run: MakeRun) -> None:
@@ -326,8 +338,6 @@ def test_a_method_that_only_takes_means_is_held_to_it(make_run: MakeRun) -> None
 
 
 class MeanOfNumbers(OnlyMeans):
-    single_replies = False
-
     @client_step(sends=("number",))
     def say(self, me: Client) -> Fields:
         return {"number": torch.tensor([float(me.facts.index)])}
@@ -343,22 +353,9 @@ def test_means_are_open_to_it(make_run: MakeRun) -> None:
     assert run.server.memory["mean"].tolist() == [1.5]
 
 
-class OwnRound(OnlyMeans):
-    """A subclass that writes a round of its own, and says nothing about replies."""
-
-    def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        Roll.round(self, t, fleet, server)
-
-
-def test_a_subclass_with_a_round_of_its_own_may_read_replies(make_run: MakeRun) -> None:
-    run = make_run(OwnRound, data={"clients": 4}, rounds=1)
-    run.go()
-    assert run.server.memory["cohorts"] == [[0, 1, 2, 3]]
-
-
 def test_methods_that_average_say_that_they_see_no_single_reply() -> None:
     methods = {name: kind(kind.Settings(), Training()) for name, kind in registered().items()}
-    single = {name for name, method in methods.items() if reads_single_replies(method)}
+    single = {name for name, method in methods.items() if method.declared.single_replies}
     assert {"fedavg", "fedprox", "fedmd", "dsfl", "fdmeta", "local", "aggregated"}.isdisjoint(single)
 
 
@@ -369,12 +366,16 @@ class Whispering(Roll):
     """Sends down something that it does not declare: to all, or to each."""
 
     name = "whispering"
-    tells: ClassVar = {"own": Kind.CONTROL}
+
+    def declare(self) -> Declaration:
+        return replace(super().declare(), tells={"own": Kind.CONTROL})
 
 
 class WhisperingToEach(Roll):
     name = "whispering-to-each"
-    tells: ClassVar = {"common": Kind.FEATURES}
+
+    def declare(self) -> Declaration:
+        return replace(super().declare(), tells={"common": Kind.FEATURES})
 
 
 @pytest.mark.parametrize(("method", "field"), [(Whispering, "common"), (WhisperingToEach, "own")])
@@ -388,9 +389,14 @@ def test_what_is_sent_down_without_a_kind_ends_the_first_round(
         check_method(method)
 
 
+class Steering(Roll):
+    def declare(self) -> Declaration:
+        return replace(super().declare(), tells=dict.fromkeys(("common", "own"), Kind.CONTROL))
+
+
 def test_what_tables_and_files_show_is_every_byte_that_was_counted(make_run: MakeRun) -> None:
     """Control too: what a method calls so is paid for like everything else."""
-    run = make_run(type("Steering", (Roll,), {"tells": dict.fromkeys(("common", "own"), Kind.CONTROL)}))
+    run = make_run(Steering)
     run.go()
     record = RunRecord(run.path)
     for direction, shown in (("up", sent_per_client), ("down", received_per_client)):

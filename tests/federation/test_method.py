@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from polyfed import Method, register
+from polyfed import Declaration, Method, register
 from polyfed.errors import MethodError
 from polyfed.federation import method as methods
 from polyfed.learn import Training
+from polyfed.methods import Local
 
 
 class NoName(Method):
@@ -24,8 +25,19 @@ class Empty(Method):
     name = ""
 
 
+class Silent(Method):
+    name = "silent"
+
+
+class Heir(Local):
+    name = "heir"
+
+
 class Whole(Method):
     name = "whole"
+
+    def declare(self) -> Declaration:
+        return Declaration()
 
 
 @pytest.mark.parametrize(
@@ -34,6 +46,15 @@ class Whole(Method):
         (NoName, 'NoName has no name: write name = "noname" in it'),
         (Numbered, 'Numbered has no name: write name = "numbered" in it'),
         (Empty, 'Empty has no name: write name = "empty" in it'),
+        (
+            Silent,
+            "Silent does not say what leaves a client: write declare(self) -> Declaration in it",
+        ),
+        (
+            Heir,
+            "Heir does not say what leaves a client: write declare(self) -> Declaration in it, with"
+            " `return super().declare()` if it is as of Local",
+        ),
         (
             Whole(Method.Settings(), Training()),
             "register takes the class of a method: pass Whole, not an object",

@@ -123,8 +123,8 @@ def test_gradients_whose_rows_are_others_each_time_are_not_thinned_out() -> None
     over, rows = wire(gradients="top-0.1"), torch.randn(10, 10)
     assert over.pack({"step": rows}, UP, "up", residuals={}, lasting=[])["step"] is rows
     assert over.pack({"step": rows}, UP, "up", residuals={}, lasting=["step"])["step"] is not rows
-    assert registered()["spatl"](SPATLSettings(), Training()).lasting() == frozenset()
-    assert registered()["scaffold"](ScaffoldSettings(), Training()).lasting() == {"weights", "change"}
+    assert registered()["spatl"](SPATLSettings(), Training()).declared.lasting == frozenset()
+    assert registered()["scaffold"](ScaffoldSettings(), Training()).declared.lasting == {"weights", "change"}
 
 
 def test_weights_that_are_like_nothing_that_was_sent_are_not_thinned_out() -> None:

@@ -10,16 +10,19 @@ from pathlib import Path
 import pytest
 from tests.conftest import Command
 
-from polyfed import plug_ins
+from polyfed import Declaration, plug_ins
 from polyfed.errors import MethodError
 from polyfed.federation import method as methods
 from polyfed.federation.method import find, registered
 
 GOOD = """
-from polyfed import Method
+from polyfed import Declaration, Method
 
 class Mine(Method):
     name = "mine"
+
+    def declare(self):
+        return Declaration()
 """
 
 Install = Callable[[str, str, str], None]
@@ -131,10 +134,12 @@ def test_the_second_of_two_plug_ins_of_one_name_is_told_so(
 
 
 def test_a_built_in_method_cannot_be_replaced_by_a_class_of_its_name(install: Install) -> None:
-    own = type("FedAvg", (methods.Method,), {"name": "fedavg", "__module__": "elsewhere"})
+    own = type(
+        "FedAvg", (methods.Method,), {"name": "fedavg", "__module__": "elsewhere", "declare": Declaration}
+    )
     with pytest.raises(
         MethodError, match=r"two methods are called 'fedavg', polyfed.methods.fedavg:FedAvg and"
     ):
         methods.register(own)
-    again = type("Mine", (methods.Method,), {"name": "mine", "__module__": "mine"})
+    again = type("Mine", (methods.Method,), {"name": "mine", "__module__": "mine", "declare": Declaration})
     assert methods.register(again) is methods.register(again)

@@ -8,7 +8,7 @@ import signal
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import MakeRun
 
-from polyfed import Client, Fields, Kind, Method, MethodSettings, client_step, learn
+from polyfed import Client, Declaration, Fields, Kind, Method, MethodSettings, client_step, learn
 from polyfed.disk import SavedState, digest
 from polyfed.engines import Inline, Pool
 from polyfed.errors import CheckpointError
@@ -346,7 +346,9 @@ class Caching(Method):
     """The server keeps the last model of every client, and lets go of one that it has used twice."""
 
     name = "caching"
-    sends: ClassVar = {"weights": Kind.WEIGHTS}
+
+    def declare(self) -> Declaration:
+        return Declaration(sends={"weights": Kind.WEIGHTS})
 
     @client_step
     def train(self, me: Client, weights: Mapping[str, torch.Tensor] | None = None) -> Fields:

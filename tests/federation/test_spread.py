@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -14,13 +14,27 @@ from tests.conftest import MakeRun
 from torch import Tensor
 from torch.nn import functional as F
 
-from polyfed import Assistant, Client, Fields, Fleet, Kind, Method, MethodSettings, Server, client_step, learn
+from polyfed import (
+    Assistant,
+    Client,
+    Declaration,
+    Fields,
+    Fleet,
+    Kind,
+    Method,
+    MethodSettings,
+    Server,
+    client_step,
+    learn,
+)
 from polyfed.engines import Inline, Pool
 from polyfed.errors import MethodError, RunError
-from polyfed.federation.engine import Engine
-from polyfed.federation.fleet import STREAM_WINDOW, chunks
+from polyfed.federation.engine import Engine, Success, Task
+from polyfed.federation.fleet import STREAM_WINDOW
 from polyfed.federation.message import encode
 from polyfed.federation.method import server_step
+from polyfed.federation.nodes import Moment
+from polyfed.federation.spreading import Jobs
 from polyfed.testing import failures_of, result_of
 
 
@@ -33,13 +47,13 @@ class Teaching(Method):
     """Clients send their weights; each becomes a job: train a copy a little and answer on public rows."""
 
     name = "teaching"
-    sends: ClassVar = {"weights": Kind.WEIGHTS}
     Settings = SpreadSettings
     settings: SpreadSettings
 
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"model", "memory"} if self.settings.keeps else ())
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={"weights": Kind.WEIGHTS}, keeps={"model", "memory"} if self.settings.keeps else set()
+        )
 
     @client_step(sends=("weights",))
     def train(self, me: Client) -> Fields:
@@ -67,22 +81,28 @@ class Teaching(Method):
     def trouble(self, client: int) -> None:
         """Here something may happen."""
 
-    def jobs(self, fleet: Fleet, seen: list[int]) -> Iterator[Fields]:
+    def jobs(self, fleet: Fleet) -> Iterator[dict[str, Any]]:
         for reply in fleet.stream(self.train, fleet.sample()):
-            seen.append(reply.client.index)
+            client = reply.client
             yield {
-                "client": reply.client.index,
-                "architecture": reply.client.architecture,
+                "client": client.index,
+                "architecture": client.architecture,
                 "weights": reply["weights"],
             }
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         seen: list[int] = []
-        rows = torch.arange(20)
-        found, ahead = [], []
-        for said in server.spread(self.study, self.jobs(fleet, seen), rows=rows, lr=0.1):
+        found: list[dict[str, Any]] = []
+        ahead: list[int] = []
+
+        def fold(said: dict[str, Any]) -> None:
             found.append(said)
             ahead.append(len(seen) - len(found))
+
+        with server.spread(self.study, fold=fold, rows=torch.arange(20), lr=0.1) as students:
+            for job in self.jobs(fleet):
+                seen.append(job["client"])
+                students.put(**job)
         assert [said["client"] for said in found] == seen == [facts.index for facts in fleet.sample()]
         server.memory["ahead"] = max(ahead)
         server.memory.setdefault("answers", []).append(torch.stack([said["answers"] for said in found]))
@@ -107,10 +127,7 @@ class InPlace(Teaching):
             server.public,
             server.public,
         )
-        found = [
-            self.study(helper, **job, rows=torch.arange(20), lr=0.1)  # type: ignore[arg-type]
-            for job in self.jobs(fleet, [])
-        ]
+        found = [self.study(helper, **job, rows=torch.arange(20), lr=0.1) for job in self.jobs(fleet)]
         server.memory.setdefault("answers", []).append(torch.stack([said["answers"] for said in found]))  # type: ignore[misc]
 
 
@@ -220,10 +237,56 @@ def test_a_function_that_is_not_a_server_step_is_refused(make_run: MakeRun) -> N
         make_run(Unmarked, **SMALL).go()
 
 
-def test_jobs_are_taken_few_at_a_time_and_none_is_left_over_alone() -> None:
-    jobs = [bytes([number]) for number in range(100)]
+class Echo:
+    """An engine of two workers that gives every job back, and remembers how many it was given at a time."""
+
+    width = 2
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+
+    def run(self, task: Task) -> Iterator[Success]:
+        self.taken.append(len(task.units))
+        for [call] in task.units:
+            yield Success(None, call.own, 0.0)
+
+
+def spread_over(engine: Any, count: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    jobs = Jobs(engine, "method.study", Moment(1, 1), {}, found.append)
+    for number in range(count):
+        jobs.put(number=number)
+    jobs.finish()
+    return found
+
+
+def test_jobs_are_taken_few_at_a_time_folded_in_their_order_and_none_is_left_over_alone() -> None:
     for count in range(100):
-        taken = list(chunks(iter(jobs[:count]), 6))
-        assert [job for chunk in taken for job in chunk] == jobs[:count]
-        assert all(len(chunk) <= 9 for chunk in taken)
-        assert all(len(chunk) >= 4 for chunk in taken) or count < 4
+        engine = Echo()
+        assert spread_over(engine, count) == [{"number": number} for number in range(count)]
+        assert all(taken <= 9 for taken in engine.taken)
+        assert all(taken >= 4 for taken in engine.taken) or count < 4
+
+
+def test_without_jobs_nothing_is_run() -> None:
+    engine = Echo()
+    assert spread_over(engine, 0) == []
+    assert engine.taken == []
+
+
+class Stumbling(Teaching):
+    """Something is raised between two jobs."""
+
+    def jobs(self, fleet: Fleet) -> Iterator[dict[str, Any]]:
+        for number, job in enumerate(super().jobs(fleet)):
+            if number == 2:
+                raise ValueError("the server stumbles")
+            yield job
+
+    def trouble(self, client: int) -> None:
+        raise AssertionError("nothing is done for a round that failed")
+
+
+def test_what_is_raised_between_jobs_is_told_and_jobs_that_wait_are_dropped(make_run: MakeRun) -> None:
+    with pytest.raises(ValueError, match="the server stumbles"):
+        make_run(Stumbling, **SMALL).go()

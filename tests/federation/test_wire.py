@@ -12,7 +12,7 @@ from tests.conftest import MakeRun
 from tests.methods.by_hand import alike, mean_of
 from torch import Tensor
 
-from polyfed import Client, Fields, Fleet, Kind, Method, Server, client_step
+from polyfed import Client, Declaration, Fields, Fleet, Kind, Method, Server, client_step
 from polyfed.engines import Inline, Pool
 from polyfed.errors import ConfigError
 from polyfed.federation.engine import Engine, Outcome, Success, Task
@@ -53,9 +53,13 @@ class Echo(Method):
     """Clients keep what they are sent, and send thirds."""
 
     name = "echo"
-    sends: ClassVar = {"logits": Kind.LOGITS, "features": Kind.FEATURES}
-    tells: ClassVar = {"told": Kind.POSTERIORS, "own": Kind.POSTERIORS, "plain": Kind.STATISTICS}
     large: ClassVar[float] = 1.0
+
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={"logits": Kind.LOGITS, "features": Kind.FEATURES},
+            tells={"told": Kind.POSTERIORS, "own": Kind.POSTERIORS, "plain": Kind.STATISTICS},
+        )
 
     @client_step(sends=("logits", "features"))
     def echo(self, me: Client, told: Tensor, own: Tensor, plain: Tensor) -> Fields:
@@ -97,8 +101,9 @@ class Talk(Method):
     """Peers that keep what they hear."""
 
     name = "talk"
-    server = False
-    sends: ClassVar = {"news": Kind.POSTERIORS}
+
+    def declare(self) -> Declaration:
+        return Declaration(server=False, sends={"news": Kind.POSTERIORS})
 
     @client_step(sends=("news",))
     def say(self, me: Client) -> Fields:
@@ -256,7 +261,8 @@ def test_models_are_fetched_and_looked_at_as_they_are(make_run: MakeRun) -> None
 class Walk(Talk):
     """Peers that tell each other their weights, which are like what they were all sent."""
 
-    sends: ClassVar = {"weights": Kind.WEIGHTS}
+    def declare(self) -> Declaration:
+        return replace(super().declare(), sends={"weights": Kind.WEIGHTS})
 
     @client_step(sends=("weights",))
     def say(self, me: Client, weights: Tensor) -> Fields:  # type: ignore[override]

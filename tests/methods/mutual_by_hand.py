@@ -89,7 +89,7 @@ class MutualByHand(Bench):
         self.way = way
         self.moments: dict[int, tuple[Buffers, Buffers]] = {}
         zeros = {name: torch.zeros_like(tensor) for name, tensor in self.server.named_parameters()}
-        self.control: Weights = zeros
+        self.control: dict[str, Tensor] = zeros
         self.controls: list[Weights] = [dict(zeros) for _ in self.clients]
         self.before = [copy_of(model) for model in self.clients]
         for number in range(1, run.config.rounds + 1):

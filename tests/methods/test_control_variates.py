@@ -15,7 +15,7 @@ from polyfed.errors import MethodError
 from polyfed.federation.message import Weights
 from polyfed.federation.nodes import Client, ClientData, Observer
 from polyfed.federation.roster import Facts
-from polyfed.learn import Learner, Training
+from polyfed.learn import Learner, Training, WeightedMean
 from polyfed.methods import control_variates, local_training
 from polyfed.seeds import Seeds
 
@@ -104,7 +104,10 @@ def test_without_steps_nothing_changes() -> None:
 
 def test_the_servers_stays_the_mean_of_all() -> None:
     """Four clients with c_i = 1, 2, 3, 6 and c = 3; the first two of them change by 2 and 4: (3 + 6 + 3 + 6) / 4."""
-    assert listed(control_variates.fold(w(3.0), w((2 + 4) / 2), 2 / 4)) == [4.5]
+    change = WeightedMean()
+    change.add(w(2.0), 1.0)
+    change.add(w(4.0), 1.0)
+    assert listed(control_variates.fold(w(3.0), change, everyone=4)) == [4.5]
 
 
 def test_it_is_zero_at_first_for_parameters_alone() -> None:

@@ -120,7 +120,7 @@ def samples(run: Run, client: int) -> int:
     return len(run.federation.holdings.of(client).train)
 
 
-def close(found: Weights, expected: dict[str, Tensor], *, but: str = "no such entry") -> bool:
+def close(found: Weights, expected: Weights, *, but: str = "no such entry") -> bool:
     assert found.keys() == expected.keys()
     return all(
         torch.allclose(found[name].double(), expected[name].double(), atol=1e-6, rtol=0)

@@ -156,7 +156,7 @@ class ByHand(Bench):
             self.moments.step()
 
     def agrees(self, run: Run) -> bool:
-        return close(run.server.shared_weights()["net"], self.model, within=1e-5)
+        return close(run.server.weights("net"), self.model, within=1e-5)
 
 
 def test_rounds_equal_a_loop_by_hand(federate: Prepare) -> None:

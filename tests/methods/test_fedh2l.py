@@ -192,8 +192,8 @@ AROUND = {"outputs": 2, "classes": 2, "public": len(X)}
 def refusal(said: dict[str, Any], **settings: Any) -> str | None:
     """Why the fleet would not let a lesson through to the peers."""
     method = fedh2l(**settings)
-    required = [name for name in method.broadcast.required if name in method.sends]  # type: ignore[attr-defined]
-    return why_refused(method.sends, required, said, Surroundings(AROUND, reply=said))
+    required = [name for name in method.broadcast.required if name in method.declared.sends]  # type: ignore[attr-defined]
+    return why_refused(method.declared.sends, required, said, Surroundings(AROUND, reply=said))
 
 
 @pytest.mark.parametrize("what", NONSENSE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -191,7 +192,7 @@ class ByHand(Bench):
         return close(served(run), self.model, within=1e-6)
 
 
-def served(run: Run) -> dict[str, Tensor]:
+def served(run: Run) -> Mapping[str, Tensor]:
     weights = run.method.serves(run.server, run.federation.roster[0])
     assert weights is not None
     return weights

@@ -30,8 +30,8 @@ from torch import Tensor, nn
 import polyfed
 from polyfed.data import noise
 from polyfed.errors import PolyfedError
-from polyfed.federation.fleet import JOBS_PER_WORKER
 from polyfed.federation.nodes import Assistant, Server
+from polyfed.federation.spreading import JOBS_PER_WORKER
 from polyfed.learn import TableMean, is_statistic
 from polyfed.methods import fedorion, noise_distillation
 from polyfed.methods.noise_distillation import NoiseSettings
@@ -328,13 +328,13 @@ def test_twenty_teachers_take_the_room_of_a_few(federate: Prepare, monkeypatch: 
     received: list[weakref.ref[Tensor]] = []
     teachers: dict[int, str] = {}
     alive: list[int] = []
-    answer, add, arrive = noise_distillation.answer, TableMean.add, fedorion.FedORION.received
+    answer, add, arrive = noise_distillation.answer, TableMean.add, fedorion.FedORION.own_model
 
     def arriving(self: Any, *arguments: Any) -> Any:
-        for job in arrive(self, *arguments):
-            weights: dict[str, Tensor] = job["weights"]  # type: ignore[assignment]
-            received.extend(weakref.ref(tensor) for tensor in list(weights.values())[:1])
-            yield job
+        weights = arrive(self, *arguments)
+        assert weights is not None
+        received.extend(weakref.ref(tensor) for tensor in list(weights.values())[:1])
+        return weights
 
     def asked(helper: Assistant, settings: NoiseSettings, architecture: str, **job: Any) -> Any:
         teachers[id(helper.scratch_model(architecture))] = architecture
@@ -344,7 +344,7 @@ def test_twenty_teachers_take_the_room_of_a_few(federate: Prepare, monkeypatch: 
         add(self, table, share)
         alive.append(sum(ref() is not None for ref in received))
 
-    monkeypatch.setattr(fedorion.FedORION, "received", arriving)
+    monkeypatch.setattr(fedorion.FedORION, "own_model", arriving)
     monkeypatch.setattr(noise_distillation, "answer", asked)
     monkeypatch.setattr(TableMean, "add", added)
     done(federate, [wide, normed], {}, rounds=1, data={"clients": 20, "partition": {"kind": "iid"}})

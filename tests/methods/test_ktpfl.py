@@ -27,6 +27,7 @@ from torch import Tensor
 from polyfed.federation.fields import Probabilities
 from polyfed.federation.message import decode, encode
 from polyfed.federation.roster import Facts
+from polyfed.learn import Training
 from polyfed.methods.ktpfl import KTpFL, KTpFLSettings, _step_size, places_of, stepped
 from polyfed.runs.rounds import Run
 
@@ -276,4 +277,4 @@ def test_it_is_the_authors_unless_told() -> None:
     settings = KTpFLSettings()
     assert settings.rho == 0.7
     assert settings.distil.temperature == TEMPERATURE
-    assert KTpFL.sends["posteriors"] == Probabilities("rows", "outputs")
+    assert KTpFL(KTpFLSettings(), Training()).declared.sends["posteriors"] == Probabilities("rows", "outputs")

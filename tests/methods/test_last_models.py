@@ -16,7 +16,7 @@ import polyfed
 from polyfed import learn
 from polyfed.errors import ConfigError
 from polyfed.federation.message import Fields, Weights, decode
-from polyfed.federation.method import client_step, reads_single_replies
+from polyfed.federation.method import client_step
 from polyfed.federation.nodes import Client
 from polyfed.federation.roster import Roster
 from polyfed.federation.shelf import Shelf
@@ -60,7 +60,7 @@ def test_rounds_equal_a_loop_by_hand(federate: Prepare, unseen: str, rounds: int
     run = federate([plain], server=False, data=NO_PUBLIC, method=method, rounds=rounds, cohort={"count": 1})
     run.go()
     done = averaging(run)
-    assert alike(run.server.shared_weights()["plain"], done.active)
+    assert alike(run.server.weights("plain"), done.active)
     assert alike(served(run), overall(run, done, unseen))
     if len(done.last) < 3:
         other = "left-out" if unseen == "initial" else "initial"
@@ -98,7 +98,7 @@ def test_means_of_numbers_worked_out(make_run: MakeRun) -> None:
         for number, cohort in zip((1, 2), cohorts, strict=True)
         for client in cohort
     }
-    bias = run.server.shared_weights()["mlp-small"]["head.bias"]
+    bias = run.server.weights("mlp-small")["head.bias"]
     assert bias[0].item() == pytest.approx(20 + sum(cohorts[1]) / 2)
     assert served(run, "mlp-small")["head.bias"][0].item() == pytest.approx(sum(last.values()) / len(last))
 
@@ -120,7 +120,7 @@ def test_the_overall_model_is_scored_and_written_and_the_active_one_trained(make
     run.go()
     model = polyfed.load_model(run.path, "mlp-small")
     assert alike(learn.weights_of(model), served(run, "mlp-small"), within=0)
-    assert not alike(learn.weights_of(model), run.server.shared_weights()["mlp-small"], within=1e-4)
+    assert not alike(learn.weights_of(model), run.server.weights("mlp-small"), within=1e-4)
     right = learn.score(model, *whole_test(run.federation).tensors())
     assert run.last is not None
     assert {tuple(score["whole"]) for score in run.last["clients"].values()} == {tuple(right)}
@@ -316,20 +316,18 @@ def test_recomputed_statistics_are_refused_in_one_line() -> None:
 
 def test_single_replies_are_read_only_where_models_are_cached() -> None:
     def reads(kind: type[FedAvg], **settings: Any) -> bool:
-        return reads_single_replies(kind(kind.Settings(**settings), learn.Training()))
+        return kind(kind.Settings(**settings), learn.Training()).declared.single_replies
 
     assert reads(FedAvg, **CACHED)
     assert not reads(FedAvg)
     assert reads(Numbers, **CACHED)
-    own_round = type("OwnRound", (FedAvg,), {"round": FedAvg.round})
-    assert reads(own_round)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedgkd", "moon"])
 def test_every_method_that_is_fedavg_with_another_loss_has_it(make_run: MakeRun, method: str) -> None:
     run = make_run({"name": method, **CACHED}, cohort={"count": 2})
     run.go()
-    assert not alike(served(run, "mlp-small"), run.server.shared_weights()["mlp-small"], within=1e-4)
+    assert not alike(served(run, "mlp-small"), run.server.weights("mlp-small"), within=1e-4)
 
 
 def test_normed_models_are_served_whole(federate: Prepare) -> None:

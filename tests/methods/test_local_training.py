@@ -9,7 +9,7 @@ import torch
 from tests.conftest import MakeRun
 from torch import Tensor
 
-from polyfed import Client, Fields, Fleet, Method, Server, client_step
+from polyfed import Client, Declaration, Fields, Fleet, Method, Server, client_step
 from polyfed.errors import MethodError
 from polyfed.federation.message import decode
 from polyfed.federation.method import registered
@@ -20,6 +20,9 @@ class Asking(Method):
     """A client that trains with a teacher who says how bright a row is, and counts what it is asked."""
 
     name = "asking"
+
+    def declare(self) -> Declaration:
+        return Declaration()
 
     @client_step
     def train(self, me: Client) -> Fields:

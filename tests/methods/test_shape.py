@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 
 import pytest
@@ -13,7 +14,8 @@ from polyfed.federation.method import Method, registered
 from polyfed.learn import Training
 
 OURS = [kind for kind in registered().values() if kind.__module__.startswith("polyfed.methods.")]
-LONGEST = 112
+LONGEST = 91
+BOUNDS = {"local", "pooled", "aggregated"}  # of no paper
 MAY_BE_INHERITED = {"fedavg"}  # by a method that is FedAvg with another local loss
 HOOKS = {"also_sent", "remember", "check"}  # what such a loss may need beside: see fedavg.py
 
@@ -23,18 +25,21 @@ def source_of(kind: type[Method]) -> str:
 
 
 def lines_of_code(source: str) -> int:
-    """Lines that are neither empty, nor comments, nor part of a docstring."""
-    texts = [
+    """Lines that are neither empty, nor comments, nor part of a docstring, nor imports."""
+    others = [
         node
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        or (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        )
     ]
-    documented = {line for node in texts for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    skipped = {line for node in others for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
     lines = enumerate(source.splitlines(), start=1)
     return sum(
-        bool(line.strip()) and not line.strip().startswith("#") and number not in documented
+        bool(line.strip()) and not line.strip().startswith("#") and number not in skipped
         for number, line in lines
     )
 
@@ -61,6 +66,17 @@ def test_the_header_names_every_step(kind: type[Method]) -> None:
 
 
 @pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.name)
+def test_the_header_cites_a_paper_that_can_be_looked_up(kind: type[Method]) -> None:
+    """With a title, a year and a link; and no number that only we know it by."""
+    header = inspect.getdoc(sys.modules[kind.__module__]) or ""
+    cited = re.search(
+        r"\(.*\".*\",\s.*20\d\d\).*\n.*https://\S+\n", header.partition("\n\n")[0] + "\n", re.DOTALL
+    )
+    assert (cited is None) is (kind.name in BOUNDS)
+    assert not re.search(r"paper 0\d\d", source_of(kind), re.IGNORECASE)
+
+
+@pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.name)
 def test_no_method_inherits_steps_but_from_fedavg(kind: type[Method]) -> None:
     ancestors = {base.name for base in kind.__mro__[1:] if issubclass(base, Method) and base is not Method}
     assert ancestors <= MAY_BE_INHERITED
@@ -68,7 +84,7 @@ def test_no_method_inherits_steps_but_from_fedavg(kind: type[Method]) -> None:
         assert set(own_steps(kind)) == set()
         written = {name for name in vars(kind) if inspect.isfunction(vars(kind)[name])}
         assert "local_loss" in written
-        assert written <= {"local_loss", *HOOKS}
+        assert written <= {"local_loss", "declare", *HOOKS}
 
 
 @pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.name)
@@ -81,5 +97,5 @@ def test_weights_that_the_server_sends_are_counted_as_weights(kind: type[Method]
         for name, given in inspect.signature(getattr(kind, step)).parameters.items()
         if given.annotation == "Weights"
     }
-    down = method.kinds_down()
+    down = method.declared.kinds_down
     assert [name for name in taken if down.get(name, Kind.CONTROL) is Kind.CONTROL] == []

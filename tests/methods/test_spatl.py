@@ -8,10 +8,21 @@ from typing import Any
 import pytest
 import torch
 from tests.conftest import MakeRun
-from tests.methods.by_hand import BATCH, LR, NO_PUBLIC, Bench, Prepare, alike, descend, plain, towards
+from tests.methods.by_hand import (
+    BATCH,
+    LR,
+    NO_PUBLIC,
+    Bench,
+    Prepare,
+    alike,
+    descend,
+    plain,
+    towards,
+    weights,
+)
 from tests.methods.test_scaffold import nothing, steps_worth
 from tests.readers import whole_test
-from torch import nn
+from torch import Tensor, nn
 
 import polyfed
 from polyfed import learn
@@ -55,7 +66,7 @@ def by_hand(
     bench, model = Bench(run), run.federation.population.build("two_parts")
     w = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     parameters = {name for name, _ in model.named_parameters()}
-    heads, own = dict[int, Weights](), dict[int, Weights]()
+    heads, own = dict[int, Weights](), dict[int, dict[str, Tensor]]()
     corrected = [name for name in parameters if name.startswith("body.")]
     c = nothing({name: w[name] for name in corrected})
     held = [len(bench.own(client)[1]) for client in range(3)]
@@ -118,7 +129,7 @@ def done(federate: Prepare, *, momentum: float = 0.0, rounds: int = 3, **setting
 
 
 def encoder(run: Run) -> Weights:
-    [found] = run.server.shared_weights().values()
+    found = weights(run)
     return {name: found[name] for name in found if name.startswith("body.")}
 
 
@@ -155,7 +166,7 @@ def test_by_default_every_filter_is_sent_sooner_or_later(make_run: MakeRun) -> N
         run = make_run({"name": "spatl", "keep": 0.25, "rank": rank}, rounds=6, name=f"by-{rank}")
         first = learn.weights_of(run.federation.population.build("mlp-small"))
         run.go()
-        [now] = run.server.shared_weights().values()
+        now = weights(run)
         layer = next(name for name in now if name.startswith("body.") and now[name].dim() == 2)
         moved.append((now[layer] != first[layer]).any(dim=1).float().mean().item())
     assert moved[0] > moved[1] + 0.2

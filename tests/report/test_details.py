@@ -7,11 +7,15 @@ from typing import Annotated
 
 import pytest
 from pydantic import Field
+from tests.conftest import Command
 
-from polyfed import models
+from polyfed import Declaration, models
 from polyfed.data import PARTITIONS, known_sets
 from polyfed.errors import DataError, MethodError, ModelError
+from polyfed.federation.declaration import Need
+from polyfed.federation.fields import field_of
 from polyfed.federation.method import Method, MethodSettings, register, registered
+from polyfed.learn import Training
 from polyfed.report.details import data_details, method_details, model_details, partition_details
 from polyfed.schema import printed_in, settings_of
 
@@ -66,10 +70,15 @@ def test_a_methods_page_has_its_paper_its_needs_what_it_sends_and_keeps() -> Non
         "Shi, Radu & Yang",
         "M_k ← train on D_k (Eq. 2)",
         "needs public data; labels on the public data (not with method.public_training=null); a server model",
-        "leaves a client logits (logits): numbers, rows × columns",
-        "is sent besides rows (indices)",
+        "What it declares, with its default settings",
+        "leaves a client logits (logits): numbers, rows × outputs",
+        "when evaluated leave a client too: counts of right answers, at the stages initial, distilled,"
+        " personalised and at the end of a round;",
+        "is sent rows (indices); fields of the same names and kinds that leave clients",
         "a client keeps model and memory",
-        "needs only the mean of the replies",
+        "uses in the end its own model",
+        "server takes part; needs only the mean of the replies",
+        "makes sense for classification, binary, multilabel, regression; polyfed runs classification alone",
         "public_rows: 5000 [a whole number, at least 1]",
         "distil: {epochs: 5, batch: 64, lr: 0.1, loss: l1, reduce: mean} [a section]",
         "In `distil`: How a student learns",
@@ -78,6 +87,43 @@ def test_a_methods_page_has_its_paper_its_needs_what_it_sends_and_keeps() -> Non
     ):
         assert part in said
     assert words(method_details("pooled", 80)).count("all data") == 1
+
+
+@pytest.mark.parametrize("name", registered())
+def test_the_whole_declaration_of_a_method_is_told(name: str) -> None:
+    said = words(method_details(name, 80))
+    kind = registered()[name]
+    declared = kind(kind.Settings(), Training()).declared
+    pooled = Need.ALL_DATA in declared.needs
+    for field, what in declared.sends.items():
+        assert f"{field} ({field_of(what).kind}): {field_of(what)}" in said or pooled
+        assert "{" not in str(field_of(what))
+    assert ("leaves a client nothing" in said) is (not declared.sends)
+    assert ("leaves a client all data" in said) is pooled
+    for field, sort in declared.tells.items():
+        assert f"{field} ({sort})" in said
+    for need, otherwise in declared.needs.items():
+        assert (f"{need.value} (not with {otherwise})" if otherwise else need.value) in said
+    for one in (*declared.stages, *declared.notes, *declared.keeps, *declared.tasks):
+        assert one in said.partition("What it declares")[2]
+    assert ("server takes no part" in said) is (not declared.server)
+    if declared.server and declared.sends and not pooled:
+        read = "looks at each client's reply" if declared.single_replies else "only the mean of the replies"
+        assert read in said
+    assert ("adds something of its own" in said) is declared.personal
+
+
+def test_what_is_declared_is_told_with_the_settings_that_are_given(command: Command) -> None:
+    given = ["methods", "fedkem", "--set", "method.fusion=average", "--set", "training.keep_optimiser=true"]
+    said = words(command(*given).out)
+    assert "What it declares, with method.fusion=average and training.keep_optimiser=true" in said
+    assert "needs a server model different models" in said
+    assert "a client keeps model and memory" in said
+    assert "needs only the mean of the replies" in said
+    wrong = command("methods", "fedkem", "--set", "method.fusion=all")
+    assert wrong.code != 0 and "method.fusion" in wrong.err
+    nameless = command("methods", "--set", "method.fusion=average")
+    assert nameless.code != 0 and "give the name of one method before it" in nameless.err
 
 
 def test_every_setting_of_a_run_file_that_a_method_or_partition_brings_has_a_meaning() -> None:
@@ -101,6 +147,9 @@ def test_a_method_of_ones_own_is_told_by_its_own_docstring(monkeypatch: pytest.M
 
         name = "mine"
         Settings = MineSettings
+
+        def declare(self) -> Declaration:
+            return Declaration()
 
     said = words(method_details("mine", 80))
     assert "A method that nobody knows." in said

@@ -9,8 +9,10 @@ import pytest
 from rich.console import Console
 from tests.conftest import Command
 
+from polyfed import Declaration
 from polyfed.federation import method as methods
-from polyfed.federation.method import Method, MethodSettings, Need, register, registered
+from polyfed.federation.declaration import Need
+from polyfed.federation.method import Method, MethodSettings, register, registered
 from polyfed.report.selection import Wishes, select, selection_tables
 
 EVERYTHING = Wishes(no_public_data=True, no_weights=True, no_server=True, different_models=True)
@@ -93,9 +95,8 @@ def test_a_hint_is_tried_not_trusted(hint: str, monkeypatch: pytest.MonkeyPatch)
         Settings = HintedSettings
         settings: HintedSettings
 
-        @property
-        def needs(self) -> frozenset[Need]:
-            return frozenset({Need.PUBLIC.unless(hint)} if self.settings.public else ())
+        def declare(self) -> Declaration:
+            return Declaration(needs={Need.PUBLIC: hint} if self.settings.public else {})
 
     verdict = select(Wishes(no_public_data=True))["hinted"]
     assert bool(verdict.obstacles) == (hint != "method.public=false")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from tests.conftest import SMALL, Command, MakeRun
 
 import polyfed
+from polyfed import Declaration
 from polyfed.errors import CheckpointError
 from polyfed.federation.roster import Facts
 from polyfed.learn import Training
@@ -159,7 +161,8 @@ def test_the_exchanged_model_is_the_clients_own_or_the_servers_where_clients_kee
     facts = Facts(0, "client-0", 10, "mlp")
 
     class Knowledge(FedAvg):
-        keeps = frozenset({"model"})
+        def declare(self) -> Declaration:
+            return replace(super().declare(), keeps={"model"})
 
     def exchanged(kind: type[Any], server: str | None) -> str | None:
         made = kind(kind.Settings(), Training())

@@ -65,6 +65,9 @@ class Choosy(Local):
     name = "choosy-plug-in"
     Settings = Settings
 
+    def declare(self):
+        return super().declare()
+
     def check(self, federation):
         if federation.roster[0].samples == self.settings.never:
             raise MethodError(f"choosy cannot take {self.settings.never} samples: try another seed")

@@ -14,7 +14,7 @@ from tests.conftest import MakeRun
 from tests.readers import whole_test
 from torch import Tensor, nn
 
-from polyfed import Client, Fleet, Method, MethodSettings, Server, client_step, learn
+from polyfed import Client, Declaration, Fleet, Method, MethodSettings, Server, client_step, learn
 from polyfed.data import Rows
 from polyfed.engines import Inline, Pool
 from polyfed.errors import RunError, StepFailed
@@ -89,6 +89,9 @@ class Idle(Method):
     """Clients note the loss of a model that never changes, on a batch of their rows."""
 
     name = "idle"
+
+    def declare(self) -> Declaration:
+        return Declaration()
 
     @client_step
     def look(self, me: Client) -> Fields:
@@ -274,7 +277,9 @@ class Shy(Method):
     name = "shy"
     Settings = ShySettings
     settings: ShySettings
-    personal = True
+
+    def declare(self) -> Declaration:
+        return Declaration(personal=True)
 
     @client_step
     def train(self, me: Client) -> Fields:
@@ -285,7 +290,7 @@ class Shy(Method):
         fleet.ask(self.train, fleet.sample())
 
     def serves(self, server: Server, client: Facts) -> Weights:
-        return server.shared_weights()[client.architecture]
+        return server.weights(client.architecture)
 
     def personalise(self, me: Client, model: nn.Module) -> None:
         if me.round in self.settings.hidden:
@@ -338,8 +343,10 @@ class Staged(Method):
     """Two steps, each of which is measured in the middle."""
 
     name = "staged"
-    stages = ("early", "late")
     Settings = MethodSettings
+
+    def declare(self) -> Declaration:
+        return Declaration(stages=("early", "late"))
 
     @client_step
     def begin(self, me: Client) -> Fields:
@@ -380,7 +387,9 @@ def test_stages_too_are_measured_by_as_many_clients_as_are_scored(make_run: Make
         measured: list[tuple[int, Any]] = [
             (facts.index, report.get("measured", {})) for facts, report in run.fleet.reports
         ]
-        who = [{client for client, found in measured if stage in found} for stage in Staged.stages]
+        who = [
+            {client for client, found in measured if stage in found} for stage in run.method.declared.stages
+        ]
         assert len(who[0]) == expected
         assert who[0] == who[1]
         assert sum("noted" in report for _, report in run.fleet.reports) == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.conftest import Command
 from torch import nn
 
 import polyfed
-from polyfed import Client, Fields, Fleet, Method, Need, Server, client_step, learn
+from polyfed import Client, Declaration, Fields, Fleet, Method, Need, Server, client_step, learn
 from polyfed.errors import MethodError
 from polyfed.models import Network, feature_count
 from polyfed.runs.config import read_config
@@ -27,9 +28,8 @@ class Sharing(Method):
 
     name = "sharing"
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.COMMON_FEATURES})
+    def declare(self) -> Declaration:
+        return Declaration(needs={Need.COMMON_FEATURES: ""})
 
     @client_step
     def train(self, me: Client) -> Fields:
@@ -107,7 +107,8 @@ def test_with_one_size_for_all_the_need_is_met_and_the_size_is_known() -> None:
 
 def test_a_method_that_does_not_need_them_is_not_asked_for_features() -> None:
     class Modest(Sharing):
-        needs = frozenset()
+        def declare(self) -> Declaration:
+            return replace(super().declare(), needs={})
 
     made = federation(MIXED | {"models": {}}, {"net": featureless}, Modest)
     assert "features" not in made.sizes

@@ -13,9 +13,10 @@ from tests.conftest import MakeRun
 from torch import nn
 
 import polyfed
+from polyfed import Declaration
 from polyfed.engines import Inline, Pool
 from polyfed.errors import CheckpointError, ConfigError, MethodError
-from polyfed.federation import Client, Fields, Fleet, Method, Need, Server, client_step
+from polyfed.federation import Client, Fields, Fleet, Method, Server, client_step
 from polyfed.federation.method import registered
 from polyfed.methods.fedavg import FedAvg
 from polyfed.models import Budget
@@ -109,6 +110,9 @@ def test_a_run_with_names_is_resumed_with_them(make_run: MakeRun) -> None:
 def test_failures_are_told_by_name(make_run: MakeRun) -> None:
     class Failing(Method):
         name = "failing"
+
+        def declare(self) -> Declaration:
+            return Declaration()
 
         @client_step
         def work(self, me: Client) -> Fields:
@@ -285,16 +289,6 @@ def test_a_need_that_is_not_met_says_what_to_set(method: Any, changes: dict[str,
     with pytest.raises(MethodError) as refused:
         set_up(read_config({**content, "models": changes.get("models", {})}))
     assert str(refused.value) == message
-
-
-def test_a_need_with_a_setting_that_does_without_is_the_same_need() -> None:
-    hinted = Need.SERVER_MODEL.unless("method.global=false")
-    needs = frozenset({Need.PUBLIC, hinted})
-    assert Need.SERVER_MODEL in needs and Need.PUBLIC_LABELS not in needs
-    assert needs == frozenset({Need.PUBLIC, Need.SERVER_MODEL})
-    assert hinted.otherwise == "method.global=false"
-    assert Need.SERVER_MODEL.otherwise == ""
-    assert str(hinted) == "a server model"
 
 
 # -- costs ---------------------------------------------------------------------------------------------------

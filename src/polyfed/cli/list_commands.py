@@ -31,18 +31,21 @@ def methods(
     different_models: Annotated[
         bool, typer.Option("--different-models", help="Only those whose clients may have different models.")
     ] = False,
+    set_: Overrides = None,
 ) -> None:
     """List the methods, or tell everything about one.
 
     With options: which methods fit what you have and allow, with the setting that it takes, and why the others do not.
+    With --set: what one declares with other settings.
 
     \b
     polyfed methods --no-public-data --different-models
+    polyfed methods fedkem --set method.fusion=average
     """
     from polyfed.cli import listing
     from polyfed.report.selection import Wishes
 
-    listing.methods(name, Wishes(no_public_data, no_weights, no_server, different_models))
+    listing.methods(name, Wishes(no_public_data, no_weights, no_server, different_models), set_ or ())
 
 
 def models(

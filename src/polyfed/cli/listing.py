@@ -21,8 +21,13 @@ FIGURES = (".png", ".jpg", ".pdf", ".svg")
 WIDE = 120  # columns from which on there is room for long cells
 
 
-def methods(name: str | None, wishes: Wishes) -> None:
-    """Every method and what it needs and sends; or everything about one; or which fit what is wished for."""
+def methods(name: str | None, wishes: Wishes, overrides: Sequence[str] = ()) -> None:
+    """Every method and what it needs and sends; or everything about one; or which fit what is wished for.
+
+    overrides: settings with which one of them is asked what it declares.
+    """
+    if overrides and (name is None or wishes):
+        raise ConfigError(f"--set {overrides[0]}: give the name of one method before it")
     if wishes:
         if name is not None:
             raise ConfigError(f"{name}, or which methods fit: leave the name or the options out")
@@ -36,7 +41,7 @@ def methods(name: str | None, wishes: Wishes) -> None:
             console.print(method_summaries())
         tell("polyfed methods NAME: everything about one, with its settings")
     else:
-        show(method_details(name, console.width))
+        show(method_details(name, console.width, overrides))
 
 
 def models(pattern: str, shape: str, outputs: int, norm: str) -> None:

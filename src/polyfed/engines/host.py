@@ -204,7 +204,7 @@ class Host:
     def _reads_only(self, task: Task, step: Step) -> bool:
         """Whether a step leaves a client's state as it is: it says so, and packing its reply leaves nothing."""
         owner = self.program.owner(task.step)
-        left = self.program.wire_up(owner).leaves_residuals(owner.kinds_up())
+        left = self.program.wire_up(owner).leaves_residuals(owner.declared.kinds_up)
         return getattr(step, "reads_only", False) and not left
 
     def _sent_to_all(self, task: Task) -> dict[str, Any]:
@@ -214,7 +214,7 @@ class Host:
         return self._common[1]
 
     def _arrived(self, task: Task, data: bytes) -> dict[str, Any]:
-        kinds = self.program.owner(task.step).kinds_down()
+        kinds = self.program.owner(task.step).declared.kinds_down
         return self.program.wire.unpack(decode(data), kinds, "down")
 
     def _payload(self, task: Task, call: Call) -> dict[str, Any]:
@@ -222,7 +222,7 @@ class Host:
         payload: dict[str, Any] = {**copied(self._sent_to_all(task)), **self._arrived(task, call.own)}
         if call.heard:
             wire = self.program.wire
-            kinds = self.program.owner(task.step).kinds_up()
+            kinds = self.program.owner(task.step).declared.kinds_up
             payload["heard"] = [
                 (sender, wire.unpack(decode(data), kinds, "up")) for sender, data in call.heard
             ]
@@ -239,6 +239,7 @@ class Host:
         if not transaction.reads_only:
             self._check_finite(me.model)
         check_declared(owner, fields, short)
+        declared = owner.declared
         wire = self.program.wire_up(owner)
         packed: Fields = fields
         spoilt = first_not_finite(fields)
@@ -246,13 +247,18 @@ class Host:
             # Once more from the bytes: a step may have changed what it was given.
             sent = None if task.aloud else {**self._sent_to_all(task), **self._arrived(task, call.own)}
             packed = wire.pack(
-                fields, owner.kinds_up(), "up", sent=sent, residuals=me.residuals, lasting=owner.lasting()
+                fields,
+                declared.kinds_up,
+                "up",
+                sent=sent,
+                residuals=me.residuals,
+                lasting=declared.lasting,
             )
             spoilt = first_not_finite(packed)  # what is finite in 32 bits need not be so in 16
         if spoilt is not None:
             raise FloatingPointError(f"its reply '{spoilt}' holds NaN or infinity")
         if report != EMPTY:  # as it will arrive: an object may show one thing and send another
-            reason = why_report_refused(decode(report), owner.stages, owner.notes, me.outputs)
+            reason = why_report_refused(decode(report), declared.stages, declared.notes, me.outputs)
             if reason is not None:
                 raise MethodError(f"step '{short}': {reason}")
         return encode(packed), report

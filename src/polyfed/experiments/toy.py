@@ -19,7 +19,8 @@ from torch import nn
 
 from polyfed import learn, models
 from polyfed.data import InputForm
-from polyfed.federation.method import Need, find
+from polyfed.federation.declaration import Need
+from polyfed.federation.method import find
 from polyfed.runs import api
 from polyfed.runs.config import read_config
 from polyfed.runs.rounds import Run
@@ -122,7 +123,7 @@ def prepare(method: str, points: Path, out: Path, rounds: int, seed: int = 0) ->
     settings = {"name": method, **SETTINGS.get(method, {})}
     if "global_" in find(method).Settings.model_fields:  # a server that may have a model has one
         settings["global"] = True
-    needs = read_config({"method": settings}).make_method().needs
+    needs = read_config({"method": settings}).make_method().declared.needs
     public: dict[str, Any] = {"source": "none"}
     if Need.PUBLIC_LABELS in needs:
         public = {"source": "share", "share": 0.2}

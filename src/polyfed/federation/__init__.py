@@ -1,5 +1,6 @@
 """What a federation is: methods, clients and a server, what may travel between them, how it is counted."""
 
+from polyfed.federation.declaration import ANY_TASK, CLASSES, LABELS, Declaration, Need, when
 from polyfed.federation.fields import (
     Counts,
     Declared,
@@ -16,7 +17,6 @@ from polyfed.federation.method import (
     Fleet,
     Method,
     MethodSettings,
-    Need,
     Reply,
     client_step,
     reads_only,
@@ -29,9 +29,13 @@ from polyfed.federation.roster import Facts, FederationFacts
 from polyfed.federation.topology import TopologyName
 
 __all__ = [
+    "ANY_TASK",
+    "CLASSES",
+    "LABELS",
     "Assistant",
     "Client",
     "Counts",
+    "Declaration",
     "Declared",
     "Facts",
     "FederationFacts",
@@ -57,4 +61,5 @@ __all__ = [
     "register",
     "server_step",
     "stacks",
+    "when",
 ]

@@ -12,9 +12,9 @@ from typing import Any
 from torch import Tensor
 
 from polyfed.errors import MessageError
+from polyfed.federation.declaration import Declaration
 from polyfed.federation.fields import Surroundings, why_refused, why_report_refused
 from polyfed.federation.message import Fields, Kind, bytes_by_kind, decode
-from polyfed.federation.method import StepOwner
 from polyfed.federation.outliers import MOST, Extents, extents_of, too_large
 from polyfed.federation.wire import Wire
 
@@ -37,10 +37,11 @@ class Arrived:
 class Door:
     """What the replies to one ask must be.
 
+    declared: by whoever the step belongs to.
     required: the fields without which a reply is refused; unless it has none at all and `may_be_empty`.
     """
 
-    owner: StepOwner
+    declared: Declaration
     wire: Wire
     sizes: Mapping[str, int]
     required: Sequence[str] = ()
@@ -61,23 +62,22 @@ class Door:
         sent: what the client was sent. arrived: the same as it arrived, to which packed fields are differences; None if
             they are to nothing. own_model, samples: what the server knows of the client.
         """
-        kinds = self.owner.kinds_up()
+        declared = self.declared
         size: Mapping[Kind, int] = {Kind.FRAMING: len(reply)}
         try:
             packed = decode(reply)
-            size = bytes_by_kind(packed, len(reply), kinds)
-            fields = self.wire.unpack(packed, kinds, "up", sent=arrived)
+            size = bytes_by_kind(packed, len(reply), declared.kinds_up)
+            fields = self.wire.unpack(packed, declared.kinds_up, "up", sent=arrived)
             told = decode(report)
         except MessageError as error:
             return Arrived(size, refusal=f"its reply cannot be unpacked: {error}")
         around = Surroundings(self.sizes, sent, fields, own_model, samples)
-        owner, outputs = self.owner, self.sizes["outputs"]
-        refusal = why_report_refused(told, owner.stages, owner.notes, outputs)
+        refusal = why_report_refused(told, declared.stages, declared.notes, self.sizes["outputs"])
         extents: Extents = {}
         if refusal is None and (fields or (self.required and not self.may_be_empty)):
-            refusal = why_refused(owner.sends, self.required, fields, around)
+            refusal = why_refused(declared.sends, self.required, fields, around)
         if refusal is None:
-            extents = extents_of(owner.sends, fields, around)
+            extents = extents_of(declared.sends, fields, around)
             part = too_large(extents)
             refusal = None if part is None else f"its {part} hold numbers over {MOST:g}"
         return Arrived(size, fields, told, extents, refusal)

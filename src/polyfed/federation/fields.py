@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
@@ -82,6 +82,12 @@ class Field:
     """How many times more than in other fields honest clients may differ in this one, in size: the run's `outliers` is
     multiplied by it. Infinity: by any factor."""
 
+    words: ClassVar[str] = "anything that can travel"
+    """What it must be, for people."""
+
+    def __str__(self) -> str:
+        return self.words.format(**vars(self))
+
     def refusal(self, name: str, value: Any, around: Surroundings) -> str | None:
         """Why this value is of no use; nothing if it is."""
         return None
@@ -97,6 +103,7 @@ class Table(Field):
     rows: str = "rows"
     columns: str = "outputs"
     kind: Kind = field(default=Kind.LOGITS, kw_only=True)
+    words = "numbers, {rows} × {columns}"
 
     def refusal(self, name: str, value: Any, around: Surroundings) -> str | None:
         shape = around.size(self.rows), around.size(self.columns)
@@ -110,6 +117,7 @@ class Probabilities(Table):
     """A table whose rows are probabilities."""
 
     kind: Kind = field(default=Kind.POSTERIORS, kw_only=True)
+    words = "probabilities, {rows} × {columns}"
 
     def refusal(self, name: str, value: Any, around: Surroundings) -> str | None:
         reason = super().refusal(name, value, around)
@@ -125,6 +133,7 @@ class Indices(Field):
     below: str = "public"
     distinct: bool = False
     kind: Kind = field(default=Kind.INDICES, kw_only=True)
+    words = "row numbers below {below}"
 
     def refusal(self, name: str, value: Any, around: Surroundings) -> str | None:
         end = around.size(self.below)
@@ -139,6 +148,7 @@ class Counts(Field):
 
     rows: str = "rows"
     kind: Kind = field(default=Kind.STATISTICS, kw_only=True)
+    words = "whole numbers from 1, as many as {rows}"
 
     def refusal(self, name: str, value: Any, around: Surroundings) -> str | None:
         length = around.size(self.rows)
@@ -165,6 +175,11 @@ class LikeWeights(Field):
     only: Callable[[str], bool] | None = None
     rows: str | None = None
     kind: Kind = field(default=Kind.WEIGHTS, kw_only=True)
+    words = "tensors like the {sent} that it was sent"
+
+    def __str__(self) -> str:
+        some = ", some of them" if self.only is not None else ""
+        return super().__str__() + (f", only the rows in {self.rows}" if self.rows is not None else some)
 
     def refusal(self, name: str, value: Any, around: Surroundings) -> str | None:
         if not isinstance(value, Mapping) or not value:
@@ -218,6 +233,8 @@ class LikeWeights(Field):
 class OwnWeights(LikeWeights):
     """Tensors like those of the client's own model, which it was not sent."""
 
+    words = "tensors like those of its own model"
+
     def sent_rows(self, name: str, around: Surroundings) -> Mapping[str, Tensor]:
         return {}  # what the server knows of the client's model are names, shapes and types
 
@@ -235,6 +252,7 @@ class RowNumbers(Field):
     wanted: str
     of: str = "weights"
     kind: Kind = field(default=Kind.INDICES, kw_only=True)
+    words = "row numbers of layers of the {of}, as many as {wanted} asks for"
 
     def refusal(self, name: str, value: Any, around: Surroundings) -> str | None:
         wanted: Any = around.sent.get(self.wanted)
@@ -262,6 +280,7 @@ class Number(Field):
     spread: float = field(
         default=1e7, kw_only=True
     )  # steps, squared norms: of clients that hold 1 row or 100,000
+    words = "a number from {least:g} to {most:g}"
 
     def refusal(self, name: str, value: Any, around: Surroundings) -> str | None:
         if (

@@ -6,9 +6,9 @@ left out, with its reason in the run's history.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -31,18 +31,17 @@ from polyfed.federation.method import (
     Step,
     StepOwner,
     check_told,
-    reads_single_replies,
 )
 from polyfed.federation.nodes import Moment
 from polyfed.federation.outliers import Extents, most_suspect, outliers
 from polyfed.federation.program import Program, step_name
 from polyfed.federation.roster import Facts, Roster
+from polyfed.federation.spreading import Jobs
 from polyfed.federation.topology import TopologyName, neighbours
 from polyfed.learn import TableMean, WeightedMean
 from polyfed.seeds import Seeds
 
 STREAM_WINDOW = 32  # replies under way ahead of the one that is being folded in
-JOBS_PER_WORKER = 3  # of the server's jobs taken together: enough to even out, few enough to hold in memory
 
 
 @dataclass(frozen=True)
@@ -240,21 +239,15 @@ class EngineFleet:
         for outcome in self._outcomes(asked, window=None, heard=heard):
             self._checked(outcome, asked)
 
-    def spread(self, step: Step, jobs: Iterable[Fields], payload: Fields) -> Iterator[dict[str, Any]]:
-        """Run a server step for each job, on all workers; nothing of it leaves the server, so nothing is counted."""
+    @contextmanager
+    def spread(self, step: Step, fold: Callable[[dict[str, Any]], object], payload: Fields) -> Iterator[Jobs]:
+        """Run a server step for each job that is put; nothing of it leaves the server, so nothing is counted."""
         if not getattr(step, "is_server_step", False):
             raise MethodError(f"'{step.__name__}' is not a server step: mark it with @server_step")
-        name = self.program.name_of(step)
-        common = encode(payload)
-        for chunk in chunks((encode(job) for job in jobs), JOBS_PER_WORKER * self.engine.width):
-            units = [[Call(None, job)] for job in chunk]
-            task = Task(name, Moment(self.round, self._sequence), common, units)
-            for outcome in self.engine.run(task):
-                if isinstance(outcome, Failure):
-                    raise RunError(
-                        f"round {self.round}: the server's step '{step.__name__}': {outcome.reason}"
-                    ) from StepFailed(outcome.traceback)
-                yield decode(outcome.reply)
+        moment = Moment(self.round, self._sequence)
+        jobs = Jobs(self.engine, self.program.name_of(step), moment, payload, fold)
+        yield jobs
+        jobs.finish()  # not where something was raised in between
 
     def _replies(
         self,
@@ -292,9 +285,9 @@ class EngineFleet:
         """Replies that a method's round is going to read one by one."""
         method = self.program.method
         for reply in replies:
-            if reply.fields and not reads_single_replies(method):
+            if reply.fields and not method.declared.single_replies:
                 raise MethodError(
-                    f"{type(method).__name__} says that it reads no single replies (single_replies = False):"
+                    f"{type(method).__name__} says that it reads no single replies (single_replies=False):"
                     " use fleet.mean, or leave that out"
                 )
             yield reply
@@ -318,7 +311,7 @@ class EngineFleet:
         check_told(
             owner, [*payload, *dict.fromkeys(field for fields in own.values() for field in fields)], step
         )
-        promised = [field for field in getattr(step, "required", ()) if field in owner.sends]
+        promised = [field for field in getattr(step, "required", ()) if field in owner.declared.sends]
         asked = Asked(step, owner, name, to, payload, own, purpose, [*promised, *required], aloud)
         if purpose == "training":
             self._extents.append(asked.extents)
@@ -335,7 +328,7 @@ class EngineFleet:
         # The number names the steps' random streams: looking at a model must not change what comes after.
         self._sequence += asked.purpose == "training"
         calls = []
-        kinds = asked.owner.kinds_down()
+        kinds = asked.owner.declared.kinds_down
         packed = self.program.wire.pack(asked.payload, kinds, "down")
         common = encode(packed)
         down = bytes_by_kind(packed, len(common), kinds)
@@ -405,7 +398,8 @@ class EngineFleet:
         assert success.client is not None
         facts = self.roster[success.client]
         own = asked.own.get(facts.index, {})
-        door = Door(asked.owner, self.program.wire_up(asked.owner), self.sizes, asked.required, asked.aloud)
+        wire = self.program.wire_up(asked.owner)
+        door = Door(asked.owner.declared, wire, self.sizes, asked.required, asked.aloud)
         arrived = door.open(
             success.reply,
             success.report,
@@ -434,17 +428,5 @@ class EngineFleet:
         """What a client was sent, as it arrived; nothing where replies are not packed, and so no differences."""
         if not self.program.wire_up(asked.owner).packs("up"):
             return {}
-        wire, kinds = self.program.wire, asked.owner.kinds_down()
+        wire, kinds = self.program.wire, asked.owner.declared.kinds_down
         return {**asked.arrived, **wire.unpack(wire.pack(own, kinds, "down"), kinds, "down")}
-
-
-def chunks(items: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
-    """Lists of so many; the last has up to half as many more, since few alone would leave workers idle."""
-    coming = iter(items)
-    most = size + size // 2
-    ahead = list(itertools.islice(coming, most + 1))
-    while len(ahead) > most:
-        yield ahead[:size]
-        ahead = [*ahead[size:], *itertools.islice(coming, size)]
-    if ahead:
-        yield ahead

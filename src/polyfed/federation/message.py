@@ -22,7 +22,7 @@ from polyfed.errors import MessageError
 
 Value: TypeAlias = "Tensor | str | int | float | bool | Sequence[Value] | Mapping[str, Value] | None"
 Fields: TypeAlias = Mapping[str, Value]
-Weights: TypeAlias = dict[str, Tensor]
+Weights: TypeAlias = Mapping[str, Tensor]
 Direction: TypeAlias = Literal["up", "down"]
 
 METADATA_KEY = "polyfed"

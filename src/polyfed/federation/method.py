@@ -1,8 +1,11 @@
 """What a method is: client steps, a round, and a declaration of what leaves a client.
 
     class FedAvg(Method):
-        sends = {"weights": LikeWeights("weights")}        # all that ever leaves a client
-        needs = frozenset({Need.COMMON_ARCHITECTURE})
+        def declare(self) -> Declaration:
+            return Declaration(
+                sends={"weights": LikeWeights("weights")},        # all that ever leaves a client
+                needs={Need.COMMON_ARCHITECTURE: ""},
+            )
 
         @client_step(sends=("weights",))
         def train(self, me: Client, weights: Weights) -> Fields: ...
@@ -18,17 +21,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, model_validator
-from torch import nn
+from torch import Tensor, nn
 
 from polyfed import plug_ins
 from polyfed.errors import MethodError, nearest
-from polyfed.federation.fields import Declared, LikeWeights, kinds_of
-from polyfed.federation.message import Fields, Kind, Weights
+from polyfed.federation.declaration import Declaration, Kept, Need
+from polyfed.federation.message import Fields
 from polyfed.federation.nodes import Client, Server
 from polyfed.federation.roster import Facts, FederationFacts
 from polyfed.federation.topology import TopologyName
@@ -42,27 +44,6 @@ ForEach: TypeAlias = Callable[[Facts], Fields]
 
 NO_DEFAULT = object()
 PLUG_INS = "polyfed.methods"  # the entry point group of other packages' methods
-
-
-class Need(StrEnum):
-    """What a method must find in a federation before it can run."""
-
-    PUBLIC = "public data"
-    PUBLIC_LABELS = "labels on the public data"
-    COMMON_ARCHITECTURE = "one architecture for all"
-    COMMON_FEATURES = "one feature size for all"
-    SERVER_MODEL = "a server model"
-    ALL_DATA = "everybody's data in one place"
-
-    def __init__(self, _text: str) -> None:
-        self.otherwise = ""
-        """The setting of the method's own that would do without this, to be told where a need is not met."""
-
-    def unless(self, setting: str) -> Need:
-        """The same need, with the setting that would do without: `Need.SERVER_MODEL.unless("method.global=false")`."""
-        need = str.__new__(Need, self.value)
-        need._name_, need._value_, need.otherwise = self.name, self.value, setting
-        return need
 
 
 class MethodSettings(BaseModel):
@@ -157,28 +138,23 @@ class Fleet(Protocol):
 class StepOwner:
     """Something with steps: a method, or what a run needs beside it."""
 
-    sends: ClassVar[Declared] = {}
-    """Every field that ever leaves a client: its kind, and what it must be (see `fields`). Sending anything else is
-    an error. May be a property, where it depends on settings."""
-    tells: ClassVar[Mapping[str, Kind]] = {}
-    """The kinds of what the server sends, for the ledger, where `sends` has no field of that name. What steers a step
-    (a name, a number of steps) is `Kind.CONTROL`. Sending down anything else is an error."""
-    stages: ClassVar[Sequence[str]] = ()
-    """The stages of a round at which clients measure their models (`me.measure`), in their order."""
-    notes: ClassVar[Sequence[str]] = ()
-    """The names under which clients note numbers (`me.note`), beside `local-loss`."""
+    declared: Declaration
+    """What `declare` says, worked out once: it holds as long as the object does."""
 
-    def kinds_up(self) -> dict[str, Kind]:
-        return kinds_of(self.sends)
+    def __init__(self) -> None:
+        try:
+            self.declared = self.declare()
+        except MethodError as error:
+            raise MethodError(f"{type(self).__name__} declares {error}") from error
+        if not isinstance(self.declared, Declaration):
+            raise MethodError(f"{type(self).__name__}.declare gives {self.declared!r:.80}, not a Declaration")
 
-    def kinds_down(self) -> dict[str, Kind]:
-        return {**self.kinds_up(), **self.tells}
+    def declare(self) -> Declaration:
+        """What leaves a client, what reaches it, and all else that others must know (see `Declaration`)."""
+        raise MethodError(f"nothing: {_HOW_TO_DECLARE}")
 
-    def lasting(self) -> frozenset[str]:
-        """The fields of replies whose entries stand for the same each time: all of what is like what was sent."""
-        return frozenset(
-            name for name, field in self.sends.items() if isinstance(field, LikeWeights) and not field.rows
-        )
+
+_HOW_TO_DECLARE = "write declare(self) -> Declaration in it"
 
 
 class Method(StepOwner):
@@ -186,40 +162,18 @@ class Method(StepOwner):
 
     name: ClassVar[str]
     summary: ClassVar[str] = ""
-    single_replies: ClassVar[bool] = True
-    """Whether the round reads what single clients sent (`ask`, `stream`, peers in gossip). A method that only takes
-    means (`fleet.mean`) says False, which is enforced: then nobody need ever see one client's reply. What a class says
-    holds for its own `round`, not for one that a subclass writes. May be a property, where it depends on settings."""
-    server: ClassVar[bool] = True
-    """Whether a server takes part in learning (a peer-to-peer method says False)."""
-    default_server: ClassVar[str | None] = None
-    """The server's model where a run does not name one: `smallest` of the clients', or none."""
-    final_stage: ClassVar[str] = ""
-    """The stage, if a method measures one, after which a client's model does not change in a round: what was measured
-    then is the client's result, and need not be measured again."""
 
     Settings: ClassVar[type[MethodSettings]] = MethodSettings
 
     def __init__(self, settings: MethodSettings, training: Training) -> None:
         self.settings = settings
         self.training = training
+        super().__init__()
 
     @property
-    def needs(self) -> frozenset[Need]:
-        """What the federation must have; may depend on the settings.
-
-        `need.unless("method.global=false")` also says which setting would do without, for the message where it is
-        not met.
-        """
-        return frozenset()
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        """What of a client lasts from one step to the next: its model, its memory, both or nothing.
-
-        A client whose model does not last gets its architecture's common initial model at each step.
-        """
-        return frozenset({"model", "memory"})
+    def moments(self) -> frozenset[Kept]:
+        """Where clients' optimisers keep their moments, for `keeps`: in memory, if `training.keep_optimiser` is set."""
+        return frozenset({"memory"}) if self.training.keep_optimiser else frozenset()
 
     def check(self, federation: FederationFacts) -> None:
         """Raise a `MethodError` if this federation is not one for the method; before anything of a run is written.
@@ -240,21 +194,19 @@ class Method(StepOwner):
         From it the cost of a run is predicted (FedKEM, Eq. 6). A client that keeps a model of its own and sends weights
         exchanges the server's model (`server`: its name), where there is one; others exchange their own.
         """
-        if not {Kind.WEIGHTS, Kind.GRADIENTS} & set(self.kinds_up().values()) or Need.ALL_DATA in self.needs:
+        if not self.declared.sends_weights or Need.ALL_DATA in self.declared.needs:
             return None
-        return server if server is not None and "model" in self.keeps else client.architecture
+        return server if server is not None and "model" in self.declared.keeps else client.architecture
 
-    def serves(self, server: Server, client: Facts) -> Weights | None:
-        """The weights that this client would use now, or None where it uses its own model."""
-        return None
+    def serves(self, server: Server, client: Facts) -> Mapping[str, Tensor] | None:
+        """The weights that this client would use now, or None where it uses its own model.
 
-    @property
-    def personal(self) -> bool:
-        """Whether a client that is served weights adds something of its own to them (see `personalise`)."""
-        return False
+        A client that keeps no model uses the shared weights of its architecture (`server.weights`).
+        """
+        return None if "model" in self.declared.keeps else server.weights(client.architecture)
 
     def personalise(self, me: Client, model: nn.Module) -> None:
-        """Make of the served weights in `model` what this client really uses."""
+        """Make of the served weights in `model` what this client really uses (of a method that declares `personal`)."""
 
 
 @overload
@@ -265,7 +217,7 @@ def client_step(step: Step | None = None, *, sends: Sequence[str] = ()) -> Any:
     """Mark a method's function as a step that the fleet can run on clients.
 
     sends: the fields that every reply of this step must have; a reply without one of them is refused. (Those that
-        `sends` of the method does not declare, with the settings as they are, do not count.)
+        method does not declare, with the settings as they are, do not count.)
     """
 
     def mark(step: AnyStep) -> AnyStep:
@@ -309,7 +261,7 @@ _registered: dict[str, type[Method]] = {}
 
 
 def check_class(method: Any, taker: str) -> None:
-    """Refuse what is not the class of a method, or has no name.
+    """Refuse what is not the class of a method, has no name, or does not itself declare what it sends.
 
     taker: the function that was given it.
     """
@@ -321,6 +273,14 @@ def check_class(method: Any, taker: str) -> None:
     name = getattr(method, "name", None)
     if not isinstance(name, str) or not name:
         raise MethodError(f'{method.__name__} has no name: write name = "{method.__name__.lower()}" in it')
+    if "declare" not in vars(method):  # what an ancestor sends need not be all that this one does
+        inherits = method.declare is not Method.declare
+        same = (
+            f", with `return super().declare()` if it is as of {method.__mro__[1].__name__}"
+            if inherits
+            else ""
+        )
+        raise MethodError(f"{method.__name__} does not say what leaves a client: {_HOW_TO_DECLARE}{same}")
 
 
 def register(method: AnyMethod) -> AnyMethod:
@@ -400,32 +360,20 @@ def _warn_if_hidden(entry: EntryPoint) -> None:
         )
 
 
-def reads_single_replies(method: Method) -> bool:
-    """Whether a method's round may read what single clients sent: what the class says that wrote the round."""
-    for kind in type(method).__mro__:
-        if "single_replies" in vars(kind):
-            said = vars(kind)["single_replies"]
-            return bool(said.__get__(method) if isinstance(said, property) else said)
-        if "round" in vars(kind):
-            return True
-    return True
-
-
 def check_declared(owner: StepOwner, fields: Iterable[str], step: str) -> None:
     """Only declared knowledge leaves a client: checked on its side, before anything is encoded."""
     for field in fields:
-        if field not in owner.sends:
+        if field not in owner.declared.sends:
             raise MethodError(
                 f"{type(owner).__name__}.{step} would send '{field}', which its `sends` does not declare"
-                f" (declared: {', '.join(owner.sends) or 'nothing'})"
+                f" (declared: {', '.join(owner.declared.sends) or 'nothing'})"
             )
 
 
 def check_told(owner: StepOwner, fields: Iterable[str], step: Step) -> None:
     """Every byte is counted by its kind: what the server sends must have one."""
-    kinds = owner.kinds_down()
     for field in fields:
-        if field not in kinds:
+        if field not in owner.declared.kinds_down:
             raise MethodError(
                 f"{type(owner).__name__} sends '{field}' down to its step '{step.__name__}', which neither `tells` nor"
                 f' `sends` declares: add "{field}" and its kind to `tells`'

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict
 
 import torch
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 
 from polyfed import learn
 from polyfed.data import Limits, Rows
+from polyfed.errors import MethodError
 from polyfed.federation.fields import LOCAL_LOSS
 from polyfed.federation.message import Fields, Weights
 from polyfed.federation.roster import Facts, Roster
@@ -247,13 +250,20 @@ class Assistant(NodeTensors):
     """The whole test set, for evaluation alone; None where there is none."""
 
 
+class Jobs(Protocol):
+    """Where the jobs of a server step are put, one by one."""
+
+    def put(self, **job: Any) -> None:
+        """Add a job with these fields."""
+
+
 class Workers(Protocol):
     """All of the engine's workers, for the server's own work."""
 
     def spread(
-        self, step: Callable[..., Any], jobs: Iterable[Fields], payload: Fields
-    ) -> Iterator[dict[str, Any]]:
-        """Run a server step for each job; results in the order of the jobs."""
+        self, step: Callable[..., Any], fold: Callable[[dict[str, Any]], object], payload: Fields
+    ) -> AbstractContextManager[Jobs]:
+        """Run a server step for each job that is put; results are folded in the order of the jobs."""
 
 
 class ServerObserver(Protocol):
@@ -297,19 +307,24 @@ class Server(NodeTensors):
         return self.seeds.torch(purpose, "server", self.round)
 
     def spread(
-        self, step: Callable[..., Any], jobs: Iterable[Fields], **payload: Any
-    ) -> Iterator[dict[str, Any]]:
-        """Run a server step for each of these jobs, on all of the engine's workers; results in the jobs' order.
+        self, step: Callable[..., Any], *, fold: Callable[[dict[str, Any]], object], **payload: Any
+    ) -> AbstractContextManager[Jobs]:
+        """Run a server step for many jobs on all of the engine's workers; what each gives is folded in their order.
 
-            for answer in server.spread(self.answer, [{"weights": w} for w in models], rows=rows): …
+            with server.spread(self.answer, fold=teacher.add, rows=rows) as teachers:
+                for reply in fleet.stream(self.train, cohort):
+                    teachers.put(weights=reply["weights"])
+
+        Jobs are done while more are put, a few at a time; all are done when the block ends. If something is raised in
+        it, those that wait are dropped; if a job fails, the run ends with its reason.
 
         step: a function of the method marked with `@server_step`; it gets an `Assistant`, the payload and the job's
             fields. Bit-equal to doing it in place.
-        jobs: fields for each; taken as workers get free, so they can come from a stream of replies.
+        fold: takes the fields that a job gave.
         payload: what goes to every job, sent to each worker once.
         """
         assert self.workers is not None, "a server works within a run"
-        return self.workers.spread(step, jobs, payload)
+        return self.workers.spread(step, fold, payload)
 
     def measure(self, stage: str, models: Mapping[str, Weights] | None = None) -> None:
         """Record the accuracy on the whole test set at this stage of the round: of the server's model.
@@ -321,8 +336,23 @@ class Server(NodeTensors):
         if self.observer is not None and models:
             self.observer.measure(stage, models)
 
-    def shared_weights(self) -> dict[str, Weights]:
-        """One set of weights per architecture, kept in memory; at first the common initial ones."""
+    def weights(self, architecture: str) -> Mapping[str, Tensor]:
+        """The shared weights of an architecture, at first the common initial ones. To be read: see `put_weights`."""
+        return MappingProxyType(self._shared_weights()[architecture])
+
+    def put_weights(self, architecture: str, weights: Mapping[str, Tensor]) -> None:
+        """Make these the shared weights of an architecture from now on; entries that are not given stay."""
+        kept = self._shared_weights()
+        unknown = sorted(weights.keys() - kept[architecture].keys())
+        if unknown:
+            raise MethodError(f"weights of another architecture: '{unknown[0]}' is not in {architecture}")
+        kept[architecture] = {
+            **kept[architecture],
+            **weights,
+        }  # a new one: who has read the last one keeps that
+
+    def _shared_weights(self) -> dict[str, Weights]:
+        """One set of weights per architecture, kept in memory."""
         kept: dict[str, Weights] = self.memory.setdefault("weights", {})
         if not kept:
             for architecture in self.roster.architectures:
@@ -347,4 +377,6 @@ def copied(value: Any) -> Any:
         return {name: copied(item) for name, item in value.items()}
     if isinstance(value, list):
         return [copied(item) for item in value]
+    if isinstance(value, Mapping):
+        return copied(dict(value))
     return copy.deepcopy(value)

@@ -25,8 +25,9 @@ class Program:
     @property
     def keeps(self) -> frozenset[str]:
         """What of a client lasts from one step to the next: what the method keeps, and what packing left out."""
-        left = self.wire.leaves_residuals(self.method.kinds_up())
-        return self.method.keeps | ({"residuals"} if left else frozenset())
+        declared = self.method.declared
+        left = self.wire.leaves_residuals(declared.kinds_up)
+        return frozenset({*declared.keeps, *(["residuals"] if left else [])})
 
     def wire_up(self, owner: StepOwner) -> Wire:
         """How replies are packed: the method's as the run says; what is fetched to look at models is exact."""

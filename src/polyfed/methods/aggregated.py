@@ -8,7 +8,18 @@ from __future__ import annotations
 import torch
 
 from polyfed import learn
-from polyfed.federation import Client, Fields, Fleet, Method, Need, Server, client_step, register
+from polyfed.federation import (
+    ANY_TASK,
+    Client,
+    Declaration,
+    Fields,
+    Fleet,
+    Method,
+    Need,
+    Server,
+    client_step,
+    register,
+)
 
 
 @register
@@ -17,12 +28,14 @@ class Aggregated(Method):
 
     name = "aggregated"
     summary = "every client alone, with the labelled public data added to its own"
-    single_replies = False
-    server = False
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.PUBLIC, Need.PUBLIC_LABELS})
+    def declare(self) -> Declaration:
+        return Declaration(
+            needs={Need.PUBLIC: "", Need.PUBLIC_LABELS: ""},
+            single_replies=False,
+            server=False,
+            tasks=ANY_TASK,
+        )
 
     @client_step
     def train(self, me: Client) -> Fields:

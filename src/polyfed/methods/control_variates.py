@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from polyfed import learn
 from polyfed.federation import Client, Weights
+from polyfed.learn import WeightedMean
 
 
 def zeros(model: nn.Module) -> Weights:
@@ -71,12 +72,14 @@ def update(
     return change
 
 
-def fold(control: Mapping[str, Tensor], mean_change: Mapping[str, Tensor], share: float) -> Weights:
-    """The server's next c, of the mean change of those who took part.
+def fold(control: Mapping[str, Tensor], change: WeightedMean, everyone: float) -> Weights:
+    """The server's next c, by the changes of those who took part.
 
-    share: what part of all clients they are, |S|/N: c stays the mean of everybody's c_i.
+    change: their c_i⁺ − c_i, each with the share by which the client counts; in sum that is |S|.
+    everyone: what all clients would count together, N: c stays the mean of everybody's c_i.
     """
-    return {name: tensor + share * mean_change[name] for name, tensor in control.items()}
+    part, mean = change.total / everyone, change.result()
+    return {name: tensor + part * mean[name] for name, tensor in control.items()}
 
 
 def _own(me: Client, control: Mapping[str, Tensor]) -> Weights:

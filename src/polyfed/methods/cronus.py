@@ -1,4 +1,6 @@
-"""Cronus (Chang et al., "Robust and Heterogeneous Collaborative Learning with Black-Box Knowledge Transfer", 2019).
+"""Cronus (Chang et al., "Cronus: Robust and Heterogeneous Collaborative Learning with Black-Box Knowledge Transfer",
+2019).
+https://arxiv.org/abs/1912.11279
 
     initialise:  every client k:  M_k ← train on D_k, if `private_training` says so          → "initial"
     each round:
@@ -17,7 +19,7 @@ mean something.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -26,12 +28,13 @@ from torch.nn import functional as F
 
 from polyfed import learn
 from polyfed.federation import (
+    LABELS,
     Client,
+    Declaration,
     Fields,
     Fleet,
     Kind,
     Method,
-    Need,
     Probabilities,
     Server,
     client_step,
@@ -59,16 +62,18 @@ class Cronus(Method):
 
     name = "cronus"
     summary = "a robust mean of the clients' probabilities on public data teaches (Chang et al. 2019)"
-    sends: ClassVar = {"posteriors": Probabilities("rows", "outputs")}
-    tells: ClassVar = {"rows": Kind.INDICES}
-    stages = ("initial", "updated")
-    final_stage = "updated"
     Settings = CronusSettings
     settings: CronusSettings
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return self.settings.needs()
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={"posteriors": Probabilities("rows", "outputs")},
+            tells={"rows": Kind.INDICES},
+            needs=self.settings.needs(),
+            stages=("initial", "updated"),
+            final_stage="updated",
+            tasks=LABELS,
+        )
 
     @client_step
     def initialise(self, me: Client) -> Fields:

@@ -1,4 +1,6 @@
-"""DS-FL (Itahara et al., "Distillation-Based Semi-Supervised Federated Learning …", 2020).
+"""DS-FL (Itahara et al., "Distillation-Based Semi-Supervised Federated Learning for Communication-Efficient
+Collaborative Training with Non-IID Private Data", 2020).
+https://arxiv.org/abs/2008.06180
 
     initialise:  every client k:  M_k ← train on D_k, if `private_training` says so          → "initial"
     each round:
@@ -14,19 +16,20 @@ Settings follow a public re-implementation, as the authors published no code.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 from torch import Tensor
 
 from polyfed import learn
 from polyfed.federation import (
+    LABELS,
     Client,
+    Declaration,
     Fields,
     Fleet,
     Kind,
     Method,
-    Need,
     Probabilities,
     Server,
     client_step,
@@ -51,17 +54,19 @@ class DSFL(Method):
 
     name = "dsfl"
     summary = "the sharpened mean of the clients' probabilities on public data teaches (Itahara et al. 2020)"
-    single_replies = False
-    sends: ClassVar = {"posteriors": Probabilities("rows", "outputs")}
-    tells: ClassVar = {"rows": Kind.INDICES}
-    stages = ("initial", "personalised", "distilled")
-    final_stage = "distilled"
     Settings = DSFLSettings
     settings: DSFLSettings
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return self.settings.needs()
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={"posteriors": Probabilities("rows", "outputs")},
+            tells={"rows": Kind.INDICES},
+            needs=self.settings.needs(),
+            stages=("initial", "personalised", "distilled"),
+            final_stage="distilled",
+            single_replies=False,
+            tasks=LABELS,
+        )
 
     @client_step
     def initialise(self, me: Client) -> Fields:

@@ -52,10 +52,7 @@ def answer(
     helper: Assistant, weights: Weights, architecture: str, rows: Tensor, settings: EnsembleSettings
 ) -> Fields:
     """What a received network adds to the ensemble's answer on the public rows: logits, or a vote for each row."""
-    assert helper.public is not None
-    network = helper.scratch_model(architecture)
-    learn.load_weights(network, weights)
-    logits = learn.predict(network, helper.inputs(helper.public[rows], network))
+    logits = public.received_logits(helper, architecture, weights, rows)
     if settings.ensemble == "vote":
         return {"answers": F.one_hot(logits.argmax(dim=1), logits.shape[1]).to(logits.dtype)}
     return {"answers": logits - logits.mean(dim=1, keepdim=True) if settings.centre else logits}

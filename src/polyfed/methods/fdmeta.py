@@ -1,6 +1,7 @@
-"""Federated distillation with active sampling of the public data ("FD-meta", Liu et al., ICC 2022): our reading.
+"""FD-meta (Liu et al., "Communication-Efficient Federated Distillation with Active Data Sampling", ICC 2022).
+https://arxiv.org/abs/2203.06900
 
-Only the abstract was to be had: a loop of federated distillation in which informative public samples are selected.
+Our reading, by the abstract alone: a loop of federated distillation in which informative public samples are selected.
 Selection rule, losses and order are ours:
 
     initialise:  every client k:  M_k ← train on D_k, if `private_training` says so          → "initial"
@@ -17,14 +18,16 @@ The server's model has learnt the ensemble's answers, so its doubt stands for th
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from polyfed import learn
 from polyfed.federation import (
+    LABELS,
     Client,
+    Declaration,
     Fields,
     Fleet,
     Kind,
@@ -60,17 +63,19 @@ class FDMeta(Method):
 
     name = "fdmeta"
     summary = "answers on the public rows that are least certain teach (our reading of Liu et al. 2022)"
-    single_replies = False
-    sends: ClassVar = {"posteriors": Probabilities("rows", "outputs")}
-    tells: ClassVar = {"rows": Kind.INDICES}
-    stages = ("initial", "personalised", "distilled")
-    final_stage = "distilled"
     Settings = FDMetaSettings
     settings: FDMetaSettings
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.PUBLIC, Need.SERVER_MODEL})
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={"posteriors": Probabilities("rows", "outputs")},
+            tells={"rows": Kind.INDICES},
+            needs={Need.PUBLIC: "", Need.SERVER_MODEL: ""},
+            stages=("initial", "personalised", "distilled"),
+            final_stage="distilled",
+            single_replies=False,
+            tasks=LABELS,
+        )
 
     @client_step
     def initialise(self, me: Client) -> Fields:

@@ -1,4 +1,5 @@
 """FedAvg (McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", 2017).
+https://arxiv.org/abs/1602.05629
 
     server:  w ← initial weights
     each round t:
@@ -7,8 +8,9 @@
         mean:    w ← Σ_k n_k w_k / Σ_k n_k          (or the plain mean)
 
 With clients of several architectures, `within: architecture` averages among the clients of each. BatchNorm layers are
-averaged like all others, or each client keeps its own (FedBN, Li et al. 2021), or their statistics are recomputed:
-restate: each client runs the averaged model over its data, and the mean of the statistics is taken.
+averaged like all others, or each client keeps its own (FedBN, Li et al. 2021, https://arxiv.org/abs/2102.07623), or
+their statistics are recomputed: restate: each client runs the averaged model over its data, and the mean of the
+statistics is taken.
 
 With `inactive: cached` the server keeps every client's last model (T1 of FedKF, see `last_models`): clients go on from
 the mean of the cohort's, and what is served is the mean of everybody's.
@@ -19,14 +21,17 @@ more from the server than the weights, `remember` if it needs something of the c
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from collections.abc import Sequence
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 from torch import nn
 
 from polyfed import learn
 from polyfed.federation import (
+    ANY_TASK,
     Client,
+    Declaration,
     Facts,
     Fields,
     Fleet,
@@ -41,12 +46,13 @@ from polyfed.federation import (
     reads_only,
     register,
     stacks,
+    when,
 )
-from polyfed.methods import last_models, local_training
+from polyfed.methods import averaging, last_models, local_training
 
 
 class FedAvgSettings(MethodSettings):
-    weighting: Literal["samples", "uniform"] = "samples"
+    weighting: averaging.Weighting = "samples"
     """Whether a client counts by its number of samples, or all count the same."""
     within: Literal["all", "architecture"] = "all"
     """Average over all clients (one architecture), or among the clients of each architecture."""
@@ -80,30 +86,22 @@ class FedAvg(Method):
 
     name = "fedavg"
     summary = "the mean of the clients' weights (McMahan et al. 2017)"
-    stages = ("trained",)
-    sends: ClassVar = {
-        "weights": LikeWeights("weights"),
-        "statistics": LikeWeights("weights", only=learn.is_statistic, kind=Kind.STATISTICS),
-    }
     Settings = FedAvgSettings
     settings: FedAvgSettings
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        one = Need.COMMON_ARCHITECTURE.unless("method.within=architecture")
-        return frozenset({one} if self.settings.within == "all" else ())
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"memory"} if self.personal or self.training.keep_optimiser else ())
-
-    @property
-    def single_replies(self) -> bool:  # type: ignore[override]
-        return self.settings.inactive == "cached"
-
-    @property
-    def personal(self) -> bool:
-        return self.settings.batch_norm == "local"
+    def declare(self) -> Declaration:
+        own = self.settings
+        norms = own.batch_norm == "local"
+        statistics = {"statistics": LikeWeights("weights", only=learn.is_statistic, kind=Kind.STATISTICS)}
+        return Declaration(
+            sends={"weights": LikeWeights("weights"), **when(own.batch_norm == "recompute", statistics)},
+            needs=when(own.within == "all", {Need.COMMON_ARCHITECTURE: "method.within=architecture"}),
+            keeps={"memory"} if norms else self.moments,
+            stages=("trained",),
+            single_replies=own.inactive == "cached",
+            personal=norms,
+            tasks=ANY_TASK,
+        )
 
     # -- on the client ---------------------------------------------------------------------------------------
 
@@ -122,7 +120,7 @@ class FedAvg(Method):
         """What a client that has trained keeps in its memory for the next time: nothing."""
 
     def load(self, me: Client, weights: Weights) -> None:
-        learn.load_weights(me.model, weights, partly=self.personal)
+        learn.load_weights(me.model, weights, partly=self.declared.personal)
         self.personalise(me, me.model)
 
     def personalise(self, me: Client, model: nn.Module) -> None:
@@ -133,7 +131,7 @@ class FedAvg(Method):
         me.measure("trained", whole=False)
         self.remember(me)
         weights = learn.weights_of(me.model)
-        if self.personal:
+        if self.declared.personal:
             me.memory["norms"] = {name: weights.pop(name) for name in sorted(learn.norm_entries(me.model))}
         return {"weights": weights}
 
@@ -149,23 +147,38 @@ class FedAvg(Method):
     # -- on the server ---------------------------------------------------------------------------------------
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        models = server.shared_weights()
-        cohort = fleet.sample()
-        source = last_models.Caching(fleet, server, self.settings.unseen) if self.single_replies else fleet
-        share = (lambda client: client.samples) if self.settings.weighting == "samples" else None
-        mean: dict[str, Any] = {"share": share, "default": {}}
-        for architecture in dict.fromkeys(facts.architecture for facts in cohort):
-            members = [facts for facts in cohort if facts.architecture == architecture]
-            model = models[architecture]
-            own = learn.norm_entries(server.build(architecture)) if self.personal else frozenset()
-            shared = {name: tensor for name, tensor in model.items() if name not in own}
-            told = self.also_sent(server, architecture)
-            model |= source.mean(self.train, members, "weights", **mean, weights=shared, **told)
-            if self.settings.batch_norm == "recompute" and any(map(learn.is_statistic, model)):
-                model |= fleet.mean(self.restate, members, "statistics", **mean, weights=model)
+        for architecture, members in averaging.by_architecture(fleet.sample()).items():
+            self.average(fleet, server, architecture, members)
+            if self.settings.batch_norm == "recompute":
+                self.recompute(fleet, server, architecture, members)
+
+    def average(self, fleet: Fleet, server: Server, architecture: str, members: Sequence[Facts]) -> None:
+        """Put the mean of what an architecture's clients have trained; it stays as it is if nobody answered."""
+        cached = self.settings.inactive == "cached"
+        source = last_models.Caching(fleet, server, self.settings.unseen) if cached else fleet
+        told = {"weights": self.shared(server, architecture), **self.also_sent(server, architecture)}
+        server.put_weights(
+            architecture, source.mean(self.train, members, "weights", **self.counted(), **told)
+        )
+
+    def recompute(self, fleet: Fleet, server: Server, architecture: str, members: Sequence[Facts]) -> None:
+        """Put the mean of the statistics that the averaged model has on the clients' data."""
+        model = server.weights(architecture)
+        if any(map(learn.is_statistic, model)):
+            mean = fleet.mean(self.restate, members, "statistics", **self.counted(), weights=model)
+            server.put_weights(architecture, mean)
+
+    def counted(self) -> dict[str, Any]:
+        """How a mean is taken: by how much each client counts, and nothing if nobody answered."""
+        return {"share": averaging.share(self.settings.weighting), "default": {}}
+
+    def shared(self, server: Server, architecture: str) -> Weights:
+        """What goes down to an architecture's clients: all weights, but for the layers that are each client's own."""
+        own = learn.norm_entries(server.build(architecture)) if self.declared.personal else frozenset()
+        return {name: tensor for name, tensor in server.weights(architecture).items() if name not in own}
 
     def also_sent(self, server: Server, architecture: str) -> dict[str, Any]:
-        """What goes down to an architecture's clients beside the weights, once for all of them: nothing."""
+        """What else goes down to an architecture's clients, once for all of them: nothing."""
         return {}
 
     def serves(self, server: Server, client: Facts) -> Weights | None:

@@ -1,4 +1,5 @@
 """FedDF (Lin et al., "Ensemble Distillation for Robust Model Fusion in Federated Learning", 2020).
+https://arxiv.org/abs/2006.07242
 
     server:      w_a ← initial weights, one set per architecture a
     each round:
@@ -6,7 +7,7 @@
         answer:  teacher ← mean of the logits, on public data, of *all* received models of every architecture
         fuse:    for each architecture a:
                      w_a ← mean of its clients' w_k;   w_a ← minimise KL(softmax(teacher) ‖ softmax(z_a))
-                 scored with the mean of the logits of all w_a, as paper 002 does             → "ensemble"
+                 scored with the mean of the logits of all w_a, as in FedORION's paper        → "ensemble"
 
 Teachers stay as they are while students learn, so each answers once on a round's public rows, on whichever core is
 free, and is then let go: in memory are a few models and one table of logits, whatever the cohort. The authors stop
@@ -16,8 +17,7 @@ steps is a setting.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -25,16 +25,17 @@ from torch import Tensor
 from polyfed import learn
 from polyfed.errors import RunError
 from polyfed.federation import (
+    ANY_TASK,
+    LABELS,
     Assistant,
     Client,
-    Facts,
+    Declaration,
     Fields,
     Fleet,
     LikeWeights,
     Method,
     MethodSettings,
     Need,
-    Reply,
     Server,
     Weights,
     client_step,
@@ -43,13 +44,13 @@ from polyfed.federation import (
     stacks,
 )
 from polyfed.learn import Distillation, TableMean, WeightedMean
-from polyfed.methods import local_training
+from polyfed.methods import averaging, local_training
 from polyfed.methods import public_distillation as public
 from polyfed.schema import Printed
 
 
 class FedDFSettings(MethodSettings):
-    weighting: Annotated[Literal["samples", "uniform"], Printed("uniform", "the authors' code")] = "samples"
+    weighting: Annotated[averaging.Weighting, Printed("uniform", "the authors' code")] = "samples"
     """Whether a client counts by its number of samples in the mean of the weights, or all count the same."""
     public_rows: Annotated[int, Field(ge=1)] = 5000
     """Public rows per round, drawn anew each time; all of them if there are fewer."""
@@ -71,18 +72,19 @@ class FedDF(Method):
 
     name = "feddf"
     summary = "models fused on the server by distillation from all clients' models (Lin et al. 2020)"
-    stages = ("trained",)
-    sends: ClassVar = {"weights": LikeWeights("weights")}
     Settings = FedDFSettings
     settings: FedDFSettings
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.PUBLIC})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"memory"} if self.training.keep_optimiser else ())
+    def declare(self) -> Declaration:
+        own = self.settings
+        distances = own.teacher == "logits" and own.distil.loss in ("l1", "l2")  # else classes are compared
+        return Declaration(
+            sends={"weights": LikeWeights("weights")},
+            needs={Need.PUBLIC: ""},
+            keeps=self.moments,
+            stages=("trained",),
+            tasks=ANY_TASK if distances else LABELS,
+        )
 
     @client_step(sends=("weights",))
     @stacks(_train_together)
@@ -95,57 +97,39 @@ class FedDF(Method):
         me.measure("trained", whole=False)
         return {"weights": learn.weights_of(me.model)}
 
-    def received(self, replies: Iterable[Reply], mean: WeightedMean) -> Iterator[Fields]:
-        """The clients' models, each added to the mean on its way to teaching."""
-        for reply in replies:
-            samples = self.settings.weighting == "samples"
-            mean.add(reply["weights"], reply.client.samples if samples else 1.0)
-            yield {"architecture": reply.client.architecture, "weights": reply["weights"]}
-
     @server_step
     def answer(self, helper: Assistant, architecture: str, weights: Weights, rows: Tensor) -> Fields:
         """What a received model says of the public rows."""
-        assert helper.public is not None
-        model = helper.scratch_model(architecture)
-        learn.load_weights(model, weights)
-        logits = learn.predict(model, helper.inputs(helper.public[rows], model))
+        logits = public.received_logits(helper, architecture, weights, rows)
         soft = self.settings.teacher == "probabilities"
         return {"answers": learn.soften(logits, self.settings.distil.temperature) if soft else logits}
 
-    def fuse(
-        self, server: Server, architecture: str, start: Weights, rows: Tensor, teacher: Tensor
-    ) -> Weights:
+    def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        rows = public.draw_rows(server, self.settings.public_rows)
+        groups = averaging.by_architecture(fleet.sample())
+        share, teacher = averaging.share(self.settings.weighting), TableMean()
+        with server.spread(
+            self.answer, fold=lambda said: teacher.add(said["answers"], 1.0), rows=rows
+        ) as teachers:
+            for architecture, members in groups.items():
+                mean = WeightedMean()
+                for reply in fleet.stream(self.train, members, weights=server.weights(architecture)):
+                    mean.add(reply["weights"], share(reply.client))
+                    teachers.put(architecture=architecture, weights=reply["weights"])
+                server.put_weights(architecture, mean.result())
+        if not teacher.total:
+            raise RunError(f"round {t}: no client sent a model that is of use")
+        for architecture in groups:
+            self.fuse(server, architecture, rows, teacher.result())
+        server.measure("ensemble", {name: server.weights(name) for name in server.roster.architectures})
+
+    def fuse(self, server: Server, architecture: str, rows: Tensor, teacher: Tensor) -> None:
         """One architecture's mean model, fitted to all teachers."""
         assert server.public is not None
         student = server.build(architecture)
-        learn.load_weights(student, start)
+        learn.load_weights(student, server.weights(architecture))
         x = server.inputs(server.public[rows], student)
         settings = self.settings.distil.in_round(server.round)
         rng = server.rng(f"fusion {architecture}")
         learn.distil(student, x, teacher.to(server.device), settings, rng, given=self.settings.teacher)
-        return learn.weights_of(student)
-
-    def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        rows = public.draw_rows(server, self.settings.public_rows)
-        models = server.shared_weights()
-        cohort = fleet.sample()
-        present = dict.fromkeys(facts.architecture for facts in cohort)
-        teacher = TableMean()
-        for architecture in present:
-            members = [facts for facts in cohort if facts.architecture == architecture]
-            replies = fleet.stream(self.train, members, weights=models[architecture])
-            mean = WeightedMean()
-            for said in server.spread(self.answer, self.received(replies, mean), rows=rows):
-                teacher.add(said["answers"], 1.0)
-            if mean.total:
-                models[architecture] |= mean.result()
-        if not teacher.total:
-            raise RunError(f"round {t}: no client sent a model that is of use")
-        for architecture in present:
-            models[architecture] = self.fuse(
-                server, architecture, models[architecture], rows, teacher.result()
-            )
-        server.measure("ensemble", models)
-
-    def serves(self, server: Server, client: Facts) -> Weights | None:
-        return server.shared_weights()[client.architecture]
+        server.put_weights(architecture, learn.weights_of(student))

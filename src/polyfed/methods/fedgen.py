@@ -1,4 +1,5 @@
 """FedGen (Zhu et al., "Data-Free Knowledge Distillation for Heterogeneous Federated Learning", ICML 2021).
+https://arxiv.org/abs/2105.10056
 
 The server learns to make features of each class that the clients' heads agree on; clients learn from these.
 
@@ -25,7 +26,7 @@ two batch sizes, which here is 1. Of the generator's losses the adversarial one 
 from __future__ import annotations
 
 import copy
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -37,7 +38,7 @@ from polyfed.errors import MethodError
 from polyfed.federation import (
     Client,
     Counts,
-    Facts,
+    Declaration,
     Fields,
     Fleet,
     Indices,
@@ -79,23 +80,21 @@ class FedGen(Method):
 
     name = "fedgen"
     summary = "clients also learn from features of each class that the server generates (Zhu et al. 2021)"
-    tells: ClassVar = {"generator": Kind.WEIGHTS, "known": Kind.INDICES}
-    stages = ("trained",)
-    sends: ClassVar = {
-        "weights": LikeWeights("weights"),
-        "held": Indices("classes", distinct=True),
-        "counts": Counts("held"),
-    }
     Settings = FedGenSettings
     settings: FedGenSettings
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.COMMON_ARCHITECTURE})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"memory"} if self.training.keep_optimiser else ())
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={
+                "weights": LikeWeights("weights"),
+                "held": Indices("classes", distinct=True),
+                "counts": Counts("held"),
+            },
+            tells={"generator": Kind.WEIGHTS, "known": Kind.INDICES},
+            needs={Need.COMMON_ARCHITECTURE: ""},
+            keeps=self.moments,
+            stages=("trained",),
+        )
 
     @client_step(sends=("weights", "held", "counts"))
     def train(self, me: Client, weights: Weights, generator: Weights, known: Tensor) -> Fields:
@@ -138,11 +137,12 @@ class FedGen(Method):
         server.memory["known"] = torch.empty(0, dtype=torch.int64)
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        [(architecture, start)] = server.shared_weights().items()
+        [architecture] = server.roster.architectures
         model, mean, heads, counts = server.build(architecture), learn.WeightedMean(), [], []
         generator = server.memory["generator"]
-        told: dict[str, Any] = {"generator": generator if t > 1 else {}, "known": server.memory["known"]}
-        for reply in fleet.stream(self.train, fleet.sample(), weights=start, **told):
+        told = {"weights": server.weights(architecture), "known": server.memory["known"]}
+        told["generator"] = generator if t > 1 else {}
+        for reply in fleet.stream(self.train, fleet.sample(), **told):
             mean.add(reply["weights"], reply.client.samples)
             learn.load_weights(model, reply["weights"])
             heads.append(copy.deepcopy(model.get_submodule("head")).eval().requires_grad_(False))
@@ -153,7 +153,4 @@ class FedGen(Method):
             training = self.settings.generator.in_round(t)
             learn.agree(maker, heads, seen, training, server.rng("features"), server.memory)
             server.memory |= {"generator": learn.weights_of(maker), "known": seen.sum(0).nonzero().flatten()}
-            start |= mean.result()
-
-    def serves(self, server: Server, client: Facts) -> Weights | None:
-        return server.shared_weights()[client.architecture]
+            server.put_weights(architecture, mean.result())

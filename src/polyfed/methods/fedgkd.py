@@ -1,4 +1,6 @@
-"""FedGKD (Yao et al., "Local-Global Knowledge Distillation in Heterogeneous Federated Learning", 2021).
+"""FedGKD (Yao et al., "Local-Global Knowledge Distillation in Heterogeneous Federated Learning with Non-IID Data",
+2021).
+https://arxiv.org/abs/2107.00051
 
 FedAvg whose clients are held to the global models of the last rounds:
 
@@ -8,20 +10,21 @@ FedAvg whose clients are held to the global models of the last rounds:
 
 z̄ are the logits of w̄, in evaluation mode; the divergence is a mean over the rows, at temperature 1. A global model is
 what a round has made: the initial weights are none, so nobody teaches in the first round. Then the authors' code
-teaches with as many models as there are; that of paper 001 waits until there are M: `wait`. With `inactive: cached` the
+teaches with as many models as there are; that of FedKF waits until there are M: `wait`. With `inactive: cached` the
 global models are those that are served. In the authors' code all clients count the same in the mean of the weights;
 here they count by their samples unless `weighting: uniform` is set. The M global models count the same in both.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from dataclasses import replace
+from typing import Annotated, Any
 
 from pydantic import Field
 from torch import Tensor, nn
 
 from polyfed import learn
-from polyfed.federation import Client, Kind, Server, Weights, register
+from polyfed.federation import Client, Declaration, Kind, Server, Weights, register
 from polyfed.methods import last_models, local_training
 from polyfed.methods.fedavg import FedAvg, FedAvgSettings
 
@@ -32,7 +35,7 @@ class FedGKDSettings(FedAvgSettings):
     buffer: Annotated[int, Field(ge=1)] = 5
     """M, how many of the last global models are the teacher."""
     wait: bool = False
-    """Whether the teacher waits until there are M models, as in paper 001's code."""
+    """Whether the teacher waits until there are M models, as in FedKF's code."""
 
 
 @register
@@ -41,9 +44,11 @@ class FedGKD(FedAvg):
 
     name = "fedgkd"
     summary = "FedAvg whose clients are taught by the mean of the last global models (Yao et al. 2021)"
-    tells: ClassVar = {"teacher": Kind.WEIGHTS}
     Settings = FedGKDSettings
     settings: FedGKDSettings
+
+    def declare(self) -> Declaration:
+        return replace(super().declare(), tells={"teacher": Kind.WEIGHTS})
 
     def local_loss(
         self, me: Client, weights: Weights, teacher: Weights | None = None

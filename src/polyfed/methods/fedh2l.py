@@ -1,4 +1,5 @@
-"""FedH2L (Li et al., "FedH2L: A Federated Learning Approach with Model and Statistical Heterogeneity", paper 004).
+"""FedH2L (Li et al., "FedH2L: A Federated Learning Approach with Model and Statistical Heterogeneity", 2021).
+https://arxiv.org/abs/2101.11296
 
 Peers of different models and domains teach each other; there is no server, and no parameters travel. Algorithm 1:
 
@@ -27,8 +28,9 @@ from torch.nn import functional as F
 
 from polyfed import learn
 from polyfed.federation import (
+    LABELS,
     Client,
-    Declared,
+    Declaration,
     Fields,
     Fleet,
     Indices,
@@ -41,6 +43,7 @@ from polyfed.federation import (
     TopologyName,
     client_step,
     register,
+    when,
 )
 from polyfed.schema import Printed
 
@@ -79,19 +82,22 @@ class FedH2L(Method):
 
     name = "fedh2l"
     summary = "peers teach each other by posteriors on public batches, without a server (Li et al. 2022)"
-    notes = ("mutual-ce", "mutual-kl")
-    server = False
     Settings = FedH2LSettings
     settings: FedH2LSettings
 
-    @property
-    def sends(self) -> Declared:  # type: ignore[override]
-        lesson: Declared = {"rows": Indices("public"), "posteriors": Probabilities("rows", "outputs")}
-        return {**lesson, "accuracy": Number(0, 1)} if self.settings.labels else lesson
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.PUBLIC} | ({Need.PUBLIC_LABELS} if self.settings.labels else set()))
+    def declare(self) -> Declaration:
+        labels = self.settings.labels
+        return Declaration(
+            sends={
+                "rows": Indices("public"),
+                "posteriors": Probabilities("rows", "outputs"),
+                **when(labels, {"accuracy": Number(0, 1)}),
+            },
+            needs={Need.PUBLIC: "", **when(labels, {Need.PUBLIC_LABELS: "method.labels=false"})},
+            notes=("mutual-ce", "mutual-kl"),
+            server=False,
+            tasks=LABELS,
+        )
 
     @client_step
     def local_step(self, me: Client) -> Fields:

@@ -1,4 +1,6 @@
-"""FedKEM (Nguyen, Yu, Muñoz & Jannesari, "… Knowledge Extraction and Multi-Model Fusion", 2023; paper 003).
+"""FedKEM (Nguyen, Yu, Muñoz & Jannesari, "Enhancing Heterogeneous Federated Learning with Knowledge Extraction and
+Multi-Model Fusion", 2023).
+https://arxiv.org/abs/2208.07978
 
     server:  θ_g ← initial weights of the knowledge network (`models.server`)
     each round t:
@@ -24,16 +26,16 @@ them out, and the network has the mean of the running statistics that the client
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import ClassVar, Literal
+from typing import Literal
 
 from torch import Tensor
 
-from polyfed import learn
 from polyfed.federation import (
+    ANY_TASK,
+    CLASSES,
     Assistant,
     Client,
-    Facts,
+    Declaration,
     FederationFacts,
     Fields,
     Fleet,
@@ -41,15 +43,21 @@ from polyfed.federation import (
     LikeWeights,
     Method,
     Need,
-    Reply,
     Server,
     Weights,
     client_step,
     register,
     server_step,
+    when,
 )
 from polyfed.learn import WeightedMean
-from polyfed.methods import control_variates, ensemble_distillation, local_training, mutual_training
+from polyfed.methods import (
+    averaging,
+    control_variates,
+    ensemble_distillation,
+    local_training,
+    mutual_training,
+)
 from polyfed.methods import public_distillation as public
 
 
@@ -59,7 +67,7 @@ class FedKEMSettings(ensemble_distillation.EnsembleSettings):
     or both losses are of the same two forward passes, which is cheaper."""
     fusion: Literal["ensemble", "average", "scaffold"] = "ensemble"
     """How the server makes one network of many: ensemble distillation, the mean, or the mean with SCAFFOLD's rule."""
-    weighting: Literal["samples", "uniform"] = "samples"
+    weighting: averaging.Weighting = "samples"
     """Whether a client counts by its samples in means of weights and control variates, or all count the same. All teach
     alike."""
 
@@ -72,32 +80,29 @@ class FedKEM(Method):
     summary = (
         "small networks learn from clients' models, travel and are fused by distillation (Nguyen et al. 2023)"
     )
-    tells: ClassVar = {"architecture": Kind.CONTROL, "control": Kind.GRADIENTS}
-    stages = (mutual_training.STAGE,)
-    final_stage = mutual_training.STAGE
     Settings = FedKEMSettings
     settings: FedKEMSettings
 
-    @property
-    def sends(self) -> dict[str, LikeWeights]:  # type: ignore[override]
-        change = {"change": LikeWeights("control", kind=Kind.GRADIENTS)}
-        return {"weights": LikeWeights("weights"), **(change if self.settings.fusion == "scaffold" else {})}
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        if self.settings.fusion != "ensemble":
-            return frozenset({Need.SERVER_MODEL})
-        labels = {Need.PUBLIC_LABELS.unless("method.labels=false")} if self.settings.labels else set()
-        return frozenset({Need.SERVER_MODEL, Need.PUBLIC.unless("method.fusion=average"), *labels})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        memory = self.training.keep_optimiser or self.settings.fusion == "scaffold"
-        return frozenset({"model", "memory"} if memory else {"model"})
-
-    @property
-    def single_replies(self) -> bool:  # type: ignore[override]
-        return self.settings.fusion != "average"
+    def declare(self) -> Declaration:
+        own = self.settings
+        ensemble, scaffold = own.fusion == "ensemble", own.fusion == "scaffold"
+        return Declaration(
+            sends={
+                "weights": LikeWeights("weights"),
+                **when(scaffold, {"change": LikeWeights("control", kind=Kind.GRADIENTS)}),
+            },
+            tells={"architecture": Kind.CONTROL, **when(scaffold, {"control": Kind.GRADIENTS})},
+            needs={
+                Need.SERVER_MODEL: "",
+                **when(ensemble, {Need.PUBLIC: "method.fusion=average"}),
+                **when(ensemble and own.labels, {Need.PUBLIC_LABELS: "method.labels=false"}),
+            },
+            keeps={"model", "memory"} if scaffold else {"model", *self.moments},
+            stages=(mutual_training.STAGE,),
+            final_stage=mutual_training.STAGE,
+            single_replies=own.fusion != "average",
+            tasks=CLASSES if ensemble and own.ensemble == "vote" else ANY_TASK,
+        )
 
     def check(self, federation: FederationFacts) -> None:
         if self.settings.fusion == "scaffold":
@@ -114,52 +119,50 @@ class FedKEM(Method):
     def answer(self, helper: Assistant, weights: Weights, architecture: str, rows: Tensor) -> Fields:
         return ensemble_distillation.answer(helper, weights, architecture, rows, self.settings)
 
-    # -- on the server: three ways to make one network of many ------------------------------------------------
-
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        assert server.model is not None
-        cohort = fleet.sample()
-        told = mutual_training.told(server)
         if self.settings.fusion == "ensemble":
-            self.distil(server, fleet.stream(self.extract, cohort, **told))
-            return
-        if self.settings.fusion == "average":
-            mean = fleet.mean(self.extract, cohort, "weights", share=self.share, default={}, **told)
-            learn.load_weights(server.model, mean, partly=True)
+            self.distil(fleet, server)
+        elif self.settings.fusion == "average":
+            self.average(fleet, server)
         else:
-            control = server.memory.get("control") or control_variates.zeros(server.model)
-            self.correct(server, control, fleet.stream(self.extract, cohort, control=control, **told))
-        server.measure("global")
+            self.correct(fleet, server)
 
-    def share(self, client: Facts) -> float:
-        return client.samples if self.settings.weighting == "samples" else 1.0
+    # -- three ways to make one network of many ---------------------------------------------------------------
 
-    def correct(self, server: Server, control: Weights, replies: Iterable[Reply]) -> None:
-        """SCAFFOLD: the mean of the networks, and the control variate c, which stays the mean of all clients' c_i."""
-        assert server.model is not None
-        mean, change = WeightedMean(), WeightedMean()
-        for reply in replies:
-            mean.add(reply["weights"], self.share(reply.client))
-            change.add(reply["change"], self.share(reply.client))
-        if change.total:
-            learn.load_weights(server.model, mean.result())
-            everyone = (
-                server.roster.total_samples if self.settings.weighting == "samples" else len(server.roster)
-            )
-            part = change.total / everyone
-            server.memory["control"] = control_variates.fold(control, change.result(), part)
-
-    def distil(self, server: Server, replies: Iterable[Reply]) -> None:
+    def distil(self, fleet: Fleet, server: Server) -> None:
         """Eq. 4 and 5: the ensemble of the received networks, distilled into the global one."""
         rows = public.draw_rows(server, self.settings.public_rows)
-        mean, teacher = WeightedMean(), self.settings.merging()
-        received = self.received(replies, mean)
-        for said in server.spread(self.answer, received, rows=rows, architecture=server.architecture):
-            teacher.add(said["answers"], 1.0)
+        share, mean, teacher = self.share(), WeightedMean(), self.settings.merging()
+        with server.spread(
+            self.answer,
+            fold=lambda said: teacher.add(said["answers"], 1.0),
+            rows=rows,
+            architecture=server.architecture,
+        ) as teachers:
+            for reply in fleet.stream(self.extract, fleet.sample(), **mutual_training.told(server)):
+                mean.add(reply["weights"], share(reply.client))
+                teachers.put(weights=reply["weights"])
         ensemble_distillation.distil(server, rows, teacher, mean, self.settings)
 
-    def received(self, replies: Iterable[Reply], mean: WeightedMean) -> Iterator[Fields]:
-        """The clients' networks, each added to the mean on its way to teaching."""
-        for reply in replies:
-            mean.add(reply["weights"], self.share(reply.client))
-            yield {"weights": reply["weights"]}
+    def average(self, fleet: Fleet, server: Server) -> None:
+        """The mean of the networks, of which nobody need see a single one."""
+        told = mutual_training.told(server)
+        mean = fleet.mean(self.extract, fleet.sample(), "weights", share=self.share(), default={}, **told)
+        mutual_training.merge(server, mean)
+
+    def correct(self, fleet: Fleet, server: Server) -> None:
+        """SCAFFOLD: the mean of the networks, and the control variate c, which stays the mean of all clients' c_i."""
+        assert server.model is not None
+        control = server.memory.get("control") or control_variates.zeros(server.model)
+        told = {"control": control, **mutual_training.told(server)}
+        share, mean, change = self.share(), WeightedMean(), WeightedMean()
+        for reply in fleet.stream(self.extract, fleet.sample(), **told):
+            mean.add(reply["weights"], share(reply.client))
+            change.add(reply["change"], share(reply.client))
+        if change.total:
+            everyone = averaging.everyone(server, self.settings.weighting)
+            server.memory["control"] = control_variates.fold(control, change, everyone)
+        mutual_training.merge(server, mean.result())
+
+    def share(self) -> averaging.Share:
+        return averaging.share(self.settings.weighting)

@@ -1,4 +1,5 @@
-"""FedKF (Zhou et al., "Handling Data Heterogeneity in Federated Learning via Knowledge Fusion").
+"""FedKF (Zhou et al., "Handling Data Heterogeneity in Federated Learning via Knowledge Fusion", 2022).
+https://arxiv.org/abs/2207.11447
 
 Clients fuse what their own data say with what the teacher knows, without any public data (T2): a generator learns to
 make inputs of which the teacher is sure, and the student learns from both.
@@ -34,16 +35,17 @@ normalises them by its running statistics.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import model_validator
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polyfed import learn
 from polyfed.federation import (
     Client,
+    Declaration,
     Facts,
     Fields,
     Fleet,
@@ -56,7 +58,7 @@ from polyfed.federation import (
     client_step,
     register,
 )
-from polyfed.methods import imitation, last_models
+from polyfed.methods import averaging, imitation, last_models
 from polyfed.models import features_and_logits
 
 AUTHORS = {
@@ -92,24 +94,19 @@ class FedKF(Method):
 
     name = "fedkf"
     summary = "clients also learn the global model's answers to inputs that they generate (Zhou et al. 2022)"
-    tells: ClassVar = {"teacher": Kind.WEIGHTS, "steps": Kind.CONTROL}
-    stages = ("fused",)
-    notes = ("generator-bytes",)
-    sends: ClassVar = {"weights": LikeWeights("weights")}
     Settings = FedKFSettings
     settings: FedKFSettings
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.COMMON_ARCHITECTURE})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"memory"} if self.settings.keep_generator or self.training.keep_optimiser else ())
-
-    @property
-    def single_replies(self) -> bool:  # type: ignore[override]
-        return self.settings.inactive == "cached"
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={"weights": LikeWeights("weights")},
+            tells={"teacher": Kind.WEIGHTS, "steps": Kind.CONTROL},
+            needs={Need.COMMON_ARCHITECTURE: ""},
+            keeps={"memory"} if self.settings.keep_generator else self.moments,
+            stages=("fused",),
+            notes=("generator-bytes",),
+            single_replies=self.settings.inactive == "cached",
+        )
 
     @client_step(sends=("weights",))
     def fuse(self, me: Client, weights: Weights, teacher: Weights, steps: int | None) -> Fields:
@@ -129,19 +126,25 @@ class FedKF(Method):
         x, y = me.tensors(me.train)
         imitator = imitation.Imitator(me, self.settings)
         student = learn.Learner(me.model, training, me.memory)
+
+        def step_student(rows: Tensor, batch: Tensor, seen: Tensor, answers: Tensor) -> None:  # c6, Eq. 7
+            own = F.cross_entropy(me.model(batch), y[rows])
+            student.step(own + self.settings.gamma * imitation.divergence(me.model, seen, answers))
+
         for rows, batch in learn.batches(x, training, me.rng("batches"), me.model):
             noise = imitator.noise(training.batch)
             made = imitator.imitate(noise)
             features, logits = features_and_logits(teacher, made)
-            seen, answers = made.detach(), logits.detach()
-            if self.settings.first == "generator":
+            if (
+                self.settings.first == "generator"
+            ):  # as printed: c5, and c6 on what the changed generator makes
                 imitator.learn(made, features, logits, me.model)
                 with torch.no_grad():
-                    seen = imitator.imitate(noise)
-                    answers = teacher(seen)
-            own = F.cross_entropy(me.model(batch), y[rows])
-            student.step(own + self.settings.gamma * imitation.divergence(me.model, seen, answers))
-            if self.settings.first == "student":
+                    again = imitator.imitate(noise)
+                    answers = teacher(again)
+                step_student(rows, batch, again, answers)
+            else:  # the authors' code: one pass serves both
+                step_student(rows, batch, made.detach(), logits.detach())
                 imitator.learn(made, features, logits, me.model)
         student.finish()
         me.note("generator-bytes", imitator.finish())
@@ -153,14 +156,15 @@ class FedKF(Method):
         server.memory["steps"] = max(1, self.training.epochs * whole) if equal else None
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
+        if not (cohort := fleet.sample()):
+            return
+        [architecture] = server.roster.architectures
         cached = self.settings.inactive == "cached"
         source = last_models.Caching(fleet, server, self.settings.unseen) if cached else fleet
-        if cohort := fleet.sample():
-            [(architecture, start)] = server.shared_weights().items()
-            overall = last_models.served(server, architecture) if cached and t > 1 else {}
-            told: dict[str, Any] = {"weights": start, "teacher": overall, "steps": server.memory["steps"]}
-            mean: dict[str, Any] = {"share": lambda client: client.samples, "default": {}}
-            start |= source.mean(self.fuse, cohort, "weights", **mean, **told)
+        overall = last_models.served(server, architecture) if cached and t > 1 else {}
+        told = {"weights": server.weights(architecture), "teacher": overall, "steps": server.memory["steps"]}
+        active = source.mean(self.fuse, cohort, "weights", share=averaging.share(), default={}, **told)
+        server.put_weights(architecture, active)
 
     def serves(self, server: Server, client: Facts) -> Weights | None:
         return last_models.served(server, client.architecture)

@@ -1,7 +1,8 @@
-"""FedMD (Li & Wang 2019) with a server model and Learning without Forgetting.
+"""FedMD (Li & Wang, "FedMD: Heterogenous Federated Learning via Model Distillation", 2019), with a server model.
+https://arxiv.org/abs/1910.03581
 
-Shi, Radu & Yang, "Closing the Gap between Client and Global Model Performance in Heterogeneous Federated Learning",
-2022 (paper 000). Algorithm 1:
+The server's model and Learning without Forgetting are those of Shi, Radu & Yang, "Closing the Gap between Client and
+Global Model Performance in Heterogeneous Federated Learning", 2022, https://arxiv.org/abs/2211.03457, Algorithm 1:
 
     initialise:  every client k:  M_k ← train on D_p (public), then on D_k (private)             → "initial"
     each round:
@@ -18,14 +19,17 @@ output for each class of both (30 for CIFAR-10 and CIFAR-100's coarse labels), a
 from __future__ import annotations
 
 import copy
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
 from polyfed import learn
 from polyfed.federation import (
+    ANY_TASK,
+    CLASSES,
     Client,
+    Declaration,
     Fields,
     Fleet,
     Kind,
@@ -36,6 +40,7 @@ from polyfed.federation import (
     client_step,
     reads_only,
     register,
+    when,
 )
 from polyfed.learn import Distillation, Training
 from polyfed.methods import local_training
@@ -75,21 +80,24 @@ class FedMD(Method):
 
     name = "fedmd"
     summary = "the mean of the clients' logits on public data teaches clients and server (Shi et al. 2022)"
-    single_replies = False
-    tells: ClassVar = {"rows": Kind.INDICES}
-    stages = ("initial", "distilled", "personalised")
-    final_stage = "personalised"
     Settings = FedMDSettings
     settings: FedMDSettings
 
-    @property
-    def sends(self) -> dict[str, Table]:  # type: ignore[override]
-        return {"logits": Table("rows", "classes" if self.settings.outputs == "private" else "outputs")}
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        labels = Need.PUBLIC_LABELS.unless("method.public_training=null")
-        return self.settings.needs() | ({labels} if self.settings.public_training is not None else set())
+    def declare(self) -> Declaration:
+        own = self.settings
+        distances = own.lwof is None and own.distil.loss in ("l1", "l2")  # else classes are compared
+        return Declaration(
+            sends={"logits": Table("rows", "classes" if own.outputs == "private" else "outputs")},
+            tells={"rows": Kind.INDICES},
+            needs={
+                **own.needs(),
+                **when(own.public_training, {Need.PUBLIC_LABELS: "method.public_training=null"}),
+            },
+            stages=("initial", "distilled", "personalised"),
+            final_stage="personalised",
+            single_replies=False,
+            tasks=ANY_TASK if distances else CLASSES,
+        )
 
     @client_step
     def initialise(self, me: Client) -> Fields:
@@ -122,11 +130,10 @@ class FedMD(Method):
         if lwof is None:
             return None
         teacher = copy.deepcopy(me.model)
-        fixed = None if me.training.augment else learn.predict(teacher, me.inputs(me.train))
+        answers = local_training.answers(me, lambda x: learn.predict(teacher, x))
 
         def regularise(_model: nn.Module, rows: Tensor, x: Tensor, logits: Tensor) -> Tensor:
-            said = learn.predict(teacher, x) if fixed is None else fixed[rows]
-            soft = learn.soften(said, lwof.temperature)
+            soft = learn.soften(answers(rows, x), lwof.temperature)
             return lwof.weight * learn.cross_entropy(logits, soft, lwof.temperature)
 
         return regularise

@@ -1,4 +1,5 @@
 """FedNova (Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization", 2020).
+https://arxiv.org/abs/2007.07481
 
 In FedAvg a client that makes more steps counts more than its data do. Here every client's way is divided by its steps
 before it is averaged:
@@ -11,20 +12,21 @@ before it is averaged:
 a_i is the number of steps K; with momentum ρ it is (K − ρ (1 − ρ^K) / (1 − ρ)) / (1 − ρ), see `learn.effective_steps`.
 The momentum begins at zero in every round. Where all make equally many steps, this is FedAvg.
 
-A client sends d_i, as large as the weights, and one number: as much as in FedAvg. (Paper 003 counts twice as much, for
-gradients sent beside the weights.) The running statistics of BatchNorm layers, and other buffers, are averaged by
+A client sends d_i, as large as the weights, and one number: as much as in FedAvg. (FedKEM's paper counts twice as much,
+for gradients sent beside the weights.) The running statistics of BatchNorm layers, and other buffers, are averaged by
 samples. Of the paper's variants of local training, those with a proximal term are left out, and so is momentum on the
 server.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from polyfed import learn
 from polyfed.federation import (
+    ANY_TASK,
     Client,
-    Facts,
+    Declaration,
     FederationFacts,
     Fields,
     Fleet,
@@ -56,21 +58,20 @@ class FedNova(Method):
 
     name = "fednova"
     summary = "averaging in which no client counts more for making more steps (Wang et al. 2020)"
-    stages = ("trained",)
-    sends: ClassVar = {
-        "direction": LikeWeights("weights", kind=Kind.GRADIENTS),
-        "steps": Number(least=0),
-        "buffers": LikeWeights("buffers", kind=Kind.STATISTICS),
-    }
-    tells: ClassVar = {"weights": Kind.WEIGHTS}
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.COMMON_ARCHITECTURE})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset()
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={
+                "direction": LikeWeights("weights", kind=Kind.GRADIENTS),
+                "steps": Number(least=0),
+                "buffers": LikeWeights("buffers", kind=Kind.STATISTICS),
+            },
+            tells={"weights": Kind.WEIGHTS},
+            needs={Need.COMMON_ARCHITECTURE: ""},
+            keeps=frozenset(),
+            stages=("trained",),
+            tasks=ANY_TASK,
+        )
 
     def check(self, federation: FederationFacts) -> None:
         local_training.check_steps(self.training, self.name)
@@ -78,7 +79,7 @@ class FedNova(Method):
     @client_step(sends=("direction", "steps"))
     @stacks(_train_together)
     def train(self, me: Client, weights: Weights, buffers: Weights) -> Fields:
-        learn.load_weights(me.model, weights | buffers)
+        learn.load_weights(me.model, {**weights, **buffers})
         local_training.train(me)
         return self.trained(me, weights, buffers)
 
@@ -92,7 +93,8 @@ class FedNova(Method):
         return {"direction": direction, "steps": a, **({"buffers": kept} if kept else {})}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        [(architecture, model)] = server.shared_weights().items()
+        [architecture] = server.roster.architectures
+        model = server.weights(architecture)
         names = dict(server.build(architecture).named_parameters(remove_duplicate=False))
         weights = {name: model[name] for name in names}
         others = {name: model[name] for name in model if name not in names}
@@ -105,8 +107,5 @@ class FedNova(Method):
                 buffers.add(reply["buffers"], reply.client.samples)
         if direction.total:
             effective = way / direction.total
-            model |= {name: model[name] - effective * step for name, step in direction.result().items()}
-            model |= buffers.result()
-
-    def serves(self, server: Server, client: Facts) -> Weights | None:
-        return server.shared_weights()[client.architecture]
+            moved = {name: model[name] - effective * step for name, step in direction.result().items()}
+            server.put_weights(architecture, {**moved, **buffers.result()})

@@ -1,4 +1,5 @@
 """FedNTD (Lee et al., "Preservation of the Global Knowledge by Not-True Distillation in Federated Learning", 2022).
+https://arxiv.org/abs/2106.03097
 
 FedAvg whose clients keep what the global model says of the classes that a row is not of:
 
@@ -11,6 +12,7 @@ the authors' settings. With two classes one is left, and nothing is distilled.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -18,7 +20,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from polyfed import learn
-from polyfed.federation import Client, Weights, register
+from polyfed.federation import Client, Declaration, Weights, register
 from polyfed.methods import local_training
 from polyfed.methods.fedavg import FedAvg, FedAvgSettings
 
@@ -38,6 +40,10 @@ class FedNTD(FedAvg):
     summary = "FedAvg that keeps the global model's answers on all but the true class (Lee et al. 2022)"
     Settings = FedNTDSettings
     settings: FedNTDSettings
+
+    def declare(self) -> Declaration:
+        # With two classes one logit is left, and its softmax is 1.
+        return replace(super().declare(), tasks={"classification"})
 
     def local_loss(self, me: Client, weights: Weights) -> learn.ExtraLoss:
         model = me.scratch_model(me.facts.architecture)

@@ -1,4 +1,7 @@
-"""FedORION: mutual learning on the clients, then aggregation and distillation from noise on the server (paper 002).
+"""FedORION ("FedORION: Aggregation-Assisted Proxyless Distillation for Heterogeneous Federated Learning", 2023).
+An anonymous submission to ICLR 2024, withdrawn: https://openreview.net/forum?id=ZzeXjCQ5CK
+
+Mutual learning on the clients, then aggregation and distillation from noise on the server.
 
     server:  θ_g ← initial weights of the global model (`models.server`, the smallest of the clients' by default)
     each round t:
@@ -23,16 +26,15 @@ Answers of the other are constants, and both losses are of the same forward pass
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, Literal
-
-from torch import Tensor
+from typing import Any, Literal
 
 from polyfed import learn
 from polyfed.errors import MethodError
 from polyfed.federation import (
+    ANY_TASK,
     Assistant,
     Client,
+    Declaration,
     Facts,
     FederationFacts,
     Fields,
@@ -48,9 +50,10 @@ from polyfed.federation import (
     client_step,
     register,
     server_step,
+    when,
 )
 from polyfed.learn import TableMean, WeightedMean
-from polyfed.methods import local_training, mutual_training, noise_distillation
+from polyfed.methods import averaging, local_training, mutual_training, noise_distillation
 
 
 class FedORIONSettings(noise_distillation.NoiseSettings):
@@ -64,7 +67,7 @@ class FedORIONSettings(noise_distillation.NoiseSettings):
     their running statistics alone."""
     distillation: bool = True
     """Whether the global model learns from the clients' own models; without that they do not leave the clients."""
-    weighting: Literal["samples", "uniform"] = "uniform"
+    weighting: averaging.Weighting = "uniform"
     """Whether copies count by their clients' samples in the mean, or all the same. Teachers always do (Eq. 3)."""
     updates: Literal["at-once", "in-turn"] = "at-once"
     """Whether both losses are of the same two forward passes, or the copy learns from the client's model as it is after
@@ -76,22 +79,24 @@ class FedORION(Method):
     """Clients teach copies of a global model, which is averaged and then learns from all clients on noise."""
 
     name = "fedorion"
-    summary = "clients teach copies of a global model, which is averaged and distilled from noise (paper 002)"
-    default_server = "smallest"
-    tells: ClassVar = {"architecture": Kind.CONTROL}
-    stages = (mutual_training.STAGE,)
-    final_stage = mutual_training.STAGE
-    sends: ClassVar = {"weights": LikeWeights("weights"), "model": OwnWeights()}
+    summary = "clients teach copies of a global model, which is averaged and distilled from noise (2023)"
     Settings = FedORIONSettings
     settings: FedORIONSettings
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.SERVER_MODEL})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"model", "memory"} if self.training.keep_optimiser else {"model"})
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={
+                "weights": LikeWeights("weights"),
+                **when(self.settings.distillation, {"model": OwnWeights()}),
+            },
+            tells={"architecture": Kind.CONTROL},
+            needs={Need.SERVER_MODEL: ""},
+            keeps={"model", *self.moments},
+            stages=(mutual_training.STAGE,),
+            final_stage=mutual_training.STAGE,
+            server_model="smallest",
+            tasks=ANY_TASK,
+        )
 
     def exchanged(self, client: Facts, server: str | None) -> str | None:
         return None  # more goes up than down
@@ -135,28 +140,34 @@ class FedORION(Method):
         return {"samples": samples, **noise_distillation.answer(helper, self.settings, **teacher)}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        assert server.model is not None
-        cohort = fleet.sample()
-        replies = fleet.stream(self.learn, cohort, **mutual_training.told(server))
+        share = averaging.share(self.settings.weighting)
         copies, teacher = WeightedMean(), TableMean()
-        teachers = self.received(replies, copies, server)
         noise = noise_distillation.told(server, self.settings) if self.settings.distillation else {}
-        for said in server.spread(self.answer, teachers, **noise):
-            teacher.add(said["probabilities"], said["samples"])
-        mean, whole = copies.result(), self.settings.aggregate
-        taken = {name: mean[name] for name in mean if whole or learn.is_statistic(name)}
-        learn.load_weights(server.model, taken, partly=True)
+        with server.spread(
+            self.answer, fold=lambda said: teacher.add(said["probabilities"], said["samples"]), **noise
+        ) as teachers:
+            for reply in fleet.stream(self.learn, fleet.sample(), **mutual_training.told(server)):
+                if "weights" in reply.fields:
+                    copies.add(reply["weights"], share(reply.client))
+                own = self.own_model(reply, server)
+                if own is not None:
+                    client = reply.client
+                    teachers.put(architecture=client.architecture, weights=own, samples=client.samples)
+        self.aggregate(server, copies.result())
         if teacher.total:
             noise_distillation.distil(server, teacher.result(), self.settings, **noise)
         server.measure("global")
 
-    def received(self, replies: Iterable[Reply], copies: WeightedMean, server: Server) -> Iterator[Fields]:
-        """The clients' own models, on their way to teaching; their copies of the global model are added up."""
-        for reply in replies:
-            client = reply.client
-            if "weights" in reply.fields:
-                copies.add(reply["weights"], client.samples if self.settings.weighting == "samples" else 1.0)
-            alone = self.trains_alone(client.architecture, server.architecture)
-            own: dict[str, Tensor] | None = reply.fields.get("weights" if alone else "model")
-            if own is not None and self.settings.distillation:
-                yield {"architecture": client.architecture, "weights": own, "samples": client.samples}
+    def own_model(self, reply: Reply, server: Server) -> Weights | None:
+        """A client's own model, if it is to teach; of one that trained alone it is its copy of the global model."""
+        if not self.settings.distillation:
+            return None
+        alone = self.trains_alone(reply.client.architecture, server.architecture)
+        return reply.fields.get("weights" if alone else "model")
+
+    def aggregate(self, server: Server, mean: Weights) -> None:
+        """Put the mean of the copies into the global model; with `aggregate: false` its running statistics alone."""
+        assert server.model is not None
+        whole = self.settings.aggregate
+        taken = {name: mean[name] for name in mean if whole or learn.is_statistic(name)}
+        learn.load_weights(server.model, taken, partly=True)

@@ -1,4 +1,5 @@
 """FedProto (Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022).
+https://arxiv.org/abs/2105.00243
 
 A prototype is the mean of the features that inputs of one class have. Models differ; their features are of one size.
 
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -33,7 +34,7 @@ from polyfed import learn
 from polyfed.federation import (
     Client,
     Counts,
-    Declared,
+    Declaration,
     Fields,
     Fleet,
     Indices,
@@ -46,6 +47,7 @@ from polyfed.federation import (
     Table,
     client_step,
     register,
+    when,
 )
 from polyfed.methods import local_training
 from polyfed.models import features_and_logits
@@ -68,23 +70,22 @@ class FedProto(Method):
 
     name = "fedproto"
     summary = "features are drawn to their class's mean features over all clients (Tan et al. 2022)"
-    tells: ClassVar = {"known": Kind.INDICES}
-    stages = ("updated", "nearest")
-    final_stage = "updated"
     Settings = FedProtoSettings
     settings: FedProtoSettings
 
-    @property
-    def sends(self) -> Declared:  # type: ignore[override]
-        always: Declared = {
-            "held": Indices("classes", distinct=True),
-            "prototypes": Table("held", "features", kind=Kind.PROTOTYPES),
-        }
-        return {**always, "counts": Counts("held")} if self.settings.weighting == "samples" else always
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.COMMON_FEATURES})
+    def declare(self) -> Declaration:
+        by_samples = self.settings.weighting == "samples"
+        return Declaration(
+            sends={
+                "held": Indices("classes", distinct=True),
+                "prototypes": Table("held", "features", kind=Kind.PROTOTYPES),
+                **when(by_samples, {"counts": Counts("held")}),
+            },
+            tells={"known": Kind.INDICES},
+            needs={Need.COMMON_FEATURES: ""},
+            stages=("updated", "nearest"),
+            final_stage="updated",
+        )
 
     @client_step(sends=("held", "prototypes", "counts"))
     def update(self, me: Client, known: Tensor, prototypes: Tensor) -> Fields:

@@ -1,4 +1,5 @@
 """FedProx (Li et al., "Federated Optimization in Heterogeneous Networks", 2020).
+https://arxiv.org/abs/1812.06127
 
 FedAvg whose clients minimise  F_k(w) + (µ/2) ‖w − w_t‖²  over the trained parameters.
 """
@@ -10,7 +11,7 @@ from typing import Annotated
 from pydantic import Field
 
 from polyfed import learn
-from polyfed.federation import Client, Weights, register
+from polyfed.federation import Client, Declaration, Weights, register
 from polyfed.methods.fedavg import FedAvg, FedAvgSettings
 
 
@@ -27,6 +28,9 @@ class FedProx(FedAvg):
     summary = "FedAvg with a pull towards the global model (Li et al. 2020)"
     Settings = FedProxSettings
     settings: FedProxSettings
+
+    def declare(self) -> Declaration:
+        return super().declare()
 
     def local_loss(self, me: Client, weights: Weights) -> learn.ExtraLoss:
         return learn.Proximal(self.settings.mu, weights)

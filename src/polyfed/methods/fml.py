@@ -1,4 +1,5 @@
 """FML (Shen et al., "Federated Mutual Learning", 2020).
+https://arxiv.org/abs/2006.16765
 
     server:  θ_g ← initial weights of the meme model (`models.server`)
     each round t:
@@ -15,13 +16,14 @@ paper prints them, half of every loss is gone as long as the other model has lit
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated
 
 from pydantic import Field
 
-from polyfed import learn
 from polyfed.federation import (
+    ANY_TASK,
     Client,
+    Declaration,
     Fields,
     Fleet,
     Kind,
@@ -34,7 +36,7 @@ from polyfed.federation import (
     client_step,
     register,
 )
-from polyfed.methods import mutual_training
+from polyfed.methods import averaging, mutual_training
 from polyfed.schema import Printed
 
 
@@ -43,7 +45,7 @@ class FMLSettings(MethodSettings):
     """α, how much a client's model minds the labels, and 1 − α the meme model's answers."""
     beta: Annotated[float, Field(ge=0, le=1), Printed(0.5)] = 0.8
     """β, how much the meme model minds the labels, and 1 − β the answers of the client's model."""
-    weighting: Literal["samples", "uniform"] = "uniform"
+    weighting: averaging.Weighting = "uniform"
     """Whether a client's meme model counts by the client's number of samples, or all count the same."""
 
 
@@ -53,21 +55,20 @@ class FML(Method):
 
     name = "fml"
     summary = "each client's model and an averaged one that travels teach each other (Shen et al. 2020)"
-    single_replies = False
-    sends: ClassVar = {"weights": LikeWeights("weights")}
-    tells: ClassVar = {"architecture": Kind.CONTROL}
-    stages = (mutual_training.STAGE,)
-    final_stage = mutual_training.STAGE
     Settings = FMLSettings
     settings: FMLSettings
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.SERVER_MODEL})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"model", "memory"} if self.training.keep_optimiser else {"model"})
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={"weights": LikeWeights("weights")},
+            tells={"architecture": Kind.CONTROL},
+            needs={Need.SERVER_MODEL: ""},
+            keeps={"model", *self.moments},
+            stages=(mutual_training.STAGE,),
+            final_stage=mutual_training.STAGE,
+            single_replies=False,
+            tasks=ANY_TASK,
+        )
 
     @client_step(sends=("weights",))
     def learn(self, me: Client, weights: Weights, architecture: str) -> Fields:
@@ -75,10 +76,6 @@ class FML(Method):
         return mutual_training.train(me, weights, architecture, own=(alpha, 1 - alpha), sent=(beta, 1 - beta))
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        assert server.model is not None
-        cohort = fleet.sample()
-        share = (lambda client: client.samples) if self.settings.weighting == "samples" else None
-        told = mutual_training.told(server)
-        mean = fleet.mean(self.learn, cohort, "weights", share=share, default={}, **told)
-        learn.load_weights(server.model, mean, partly=True)
-        server.measure("global")
+        share, told = averaging.share(self.settings.weighting), mutual_training.told(server)
+        mean = fleet.mean(self.learn, fleet.sample(), "weights", share=share, default={}, **told)
+        mutual_training.merge(server, mean)

@@ -1,4 +1,5 @@
 """KT-pFL (Zhang et al., "Parameterized Knowledge Transfer for Personalized Federated Learning", 2021).
+https://arxiv.org/abs/2111.02862
 
     initialise:  every client k:  M_k ← train on D_k, if `private_training` says so          → "initial"
     server:      c ← 1/N for every pair of clients          the knowledge-coefficient matrix
@@ -21,7 +22,7 @@ part of all, each row shares out among those present what it held for them befor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -29,13 +30,14 @@ from torch import Tensor
 
 from polyfed import learn
 from polyfed.federation import (
+    LABELS,
     Client,
+    Declaration,
     Facts,
     Fields,
     Fleet,
     Kind,
     Method,
-    Need,
     Probabilities,
     Server,
     client_step,
@@ -68,16 +70,18 @@ class KTpFL(Method):
 
     name = "ktpfl"
     summary = "every client has its own learnt mixture of all answers on public data (Zhang et al. 2021)"
-    sends: ClassVar = {"posteriors": Probabilities("rows", "outputs")}
-    tells: ClassVar = {"rows": Kind.INDICES}
-    stages = ("initial", "personalised", "distilled")
-    final_stage = "distilled"
     Settings = KTpFLSettings
     settings: KTpFLSettings
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return self.settings.needs()
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={"posteriors": Probabilities("rows", "outputs")},
+            tells={"rows": Kind.INDICES},
+            needs=self.settings.needs(),
+            stages=("initial", "personalised", "distilled"),
+            final_stage="distilled",
+            tasks=LABELS,
+        )
 
     @client_step
     def initialise(self, me: Client) -> Fields:

@@ -1,4 +1,4 @@
-"""Every client's last model on the server, and their mean: active–inactive aggregation (T1 of FedKF, paper 001).
+"""Every client's last model on the server, and their mean: active–inactive aggregation (T1 of FedKF).
 
     w̄_k ← w_0 for every client k, or nothing        (`unseen`)
     each round, with the replies w_k of the cohort S_t:
@@ -12,7 +12,7 @@ what its cohort costs, whatever the number of clients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -20,8 +20,8 @@ import torch
 from polyfed.federation import Facts, Fleet, Server, Weights
 from polyfed.federation.method import Step
 from polyfed.learn import WeightedMean
+from polyfed.methods.averaging import Share
 
-Share: TypeAlias = Callable[[Facts], float] | None
 Unseen: TypeAlias = Literal["initial", "left-out"]
 
 NOTHING_RECOMPUTED = (
@@ -60,7 +60,7 @@ class Caching:
         kept = self._begun(architecture, weights, share)
         active = WeightedMean()
         for reply in self.fleet.stream(step, to, weights=weights, **payload):
-            counts = 1.0 if share is None else share(reply.client)
+            counts = share(reply.client)
             active.add(reply[field], counts)
             self._put(kept, reply.client, reply[field], counts)
         if kept["total"]:
@@ -74,7 +74,7 @@ class Caching:
             total = 0.0
             if self.unseen == "initial":
                 everyone = (facts for facts in self.server.roster if facts.architecture == architecture)
-                total = float(sum(1.0 if share is None else share(facts) for facts in everyone))
+                total = float(sum(map(share, everyone)))
                 self.server.shelf[_initial(architecture)] = {"weights": initial}
             begun = {
                 name: tensor.double() * total if tensor.is_floating_point() else tensor.clone()
@@ -104,7 +104,7 @@ class Caching:
 def served(server: Server, architecture: str) -> Weights:
     """The OCA model, as the last round made it; where no models are kept, the shared weights."""
     overall: Weights = server.memory.get("overall", {}).get(architecture, {}).get("mean", {})
-    return {**server.shared_weights()[architecture], **overall}
+    return {**server.weights(architecture), **overall}
 
 
 def _initial(architecture: str) -> str:

@@ -7,7 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from polyfed.federation import Client, Fields, Fleet, Method, Server, client_step, register, stacks
+from polyfed.federation import (
+    ANY_TASK,
+    Client,
+    Declaration,
+    Fields,
+    Fleet,
+    Method,
+    Server,
+    client_step,
+    register,
+    stacks,
+)
 from polyfed.methods import local_training
 
 
@@ -25,8 +36,9 @@ class Local(Method):
 
     name = "local"
     summary = "every client alone: the lower bound"
-    single_replies = False
-    server = False
+
+    def declare(self) -> Declaration:
+        return Declaration(single_replies=False, server=False, tasks=ANY_TASK)
 
     @client_step
     @stacks(_train_together)

@@ -1,4 +1,5 @@
 """MOON (Li, He and Song, "Model-Contrastive Federated Learning", CVPR 2021).
+https://arxiv.org/abs/2103.16257
 
 FedAvg whose clients' features are drawn to the global model's, and away from those of their own last model:
 
@@ -15,6 +16,7 @@ models one.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -23,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polyfed import learn
-from polyfed.federation import Client, FederationFacts, Weights, register
+from polyfed.federation import Client, Declaration, FederationFacts, Weights, register
 from polyfed.methods import local_training
 from polyfed.methods.fedavg import FedAvg, FedAvgSettings
 
@@ -44,9 +46,8 @@ class MOON(FedAvg):
     Settings = MOONSettings
     settings: MOONSettings
 
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"memory"})
+    def declare(self) -> Declaration:
+        return replace(super().declare(), keeps={"memory"})
 
     def check(self, federation: FederationFacts) -> None:
         for architecture in federation.roster.architectures:

@@ -1,4 +1,4 @@
-"""Many received models of any architecture, distilled into the server's on noise instead of data (paper 002, Eq. 3).
+"""Many received models of any architecture, distilled into the server's on noise instead of data (FedORION, Eq. 3).
 
 answer:  p_i(z) ← softmax(θ_i(z)) on a round's noise z, batch by batch
 distil:  θ_g ← a step down CE(θ_g(z), Σ n_i p_i(z) / Σ n_i) for each batch

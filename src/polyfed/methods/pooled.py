@@ -5,12 +5,11 @@ each round, for every architecture a:  w_a ← SGD(w_a, D_1 ∪ … ∪ D_N)
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from polyfed import learn
 from polyfed.federation import (
+    ANY_TASK,
     Client,
-    Facts,
+    Declaration,
     Fields,
     Fleet,
     LikeWeights,
@@ -29,15 +28,14 @@ class Pooled(Method):
 
     name = "pooled"
     summary = "one model per architecture on everybody's data: the upper bound"
-    sends: ClassVar = {"weights": LikeWeights("weights")}
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.ALL_DATA})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"memory"} if self.training.keep_optimiser else ())
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={"weights": LikeWeights("weights")},
+            needs={Need.ALL_DATA: ""},
+            keeps=self.moments,
+            tasks=ANY_TASK,
+        )
 
     @client_step(sends=("weights",))
     def train(self, me: Client, weights: Weights) -> Fields:
@@ -49,13 +47,8 @@ class Pooled(Method):
         return {"weights": learn.weights_of(me.model)}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        models = server.shared_weights()
         first = {facts.architecture: facts for facts in reversed(fleet.everyone())}
         leads = sorted(first.values(), key=lambda facts: facts.index)
-        for reply in fleet.stream(
-            self.train, leads, each=lambda lead: {"weights": models[lead.architecture]}
-        ):
-            models[reply.client.architecture] = reply["weights"]
-
-    def serves(self, server: Server, client: Facts) -> Weights | None:
-        return server.shared_weights()[client.architecture]
+        told = {lead.index: {"weights": server.weights(lead.architecture)} for lead in leads}
+        for reply in fleet.stream(self.train, leads, each=lambda lead: told[lead.index]):
+            server.put_weights(reply.client.architecture, reply["weights"])

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from polyfed import learn
 from polyfed.errors import RunError
-from polyfed.federation import Client, Facts, MethodSettings, Need, Reply, Server
+from polyfed.federation import Assistant, Client, Facts, MethodSettings, Need, Reply, Server, Weights, when
 from polyfed.learn import Distillation, Training
 
 AnswerForm: TypeAlias = Literal["logits", "probabilities"]
@@ -33,10 +33,9 @@ class PublicDistillationSettings(MethodSettings):
     distil: Distillation = Distillation()
     """How clients and server learn from the answers."""
 
-    def needs(self) -> frozenset[Need]:
+    def needs(self) -> dict[Need, str]:
         """Public data, and a model for the server if it is to have one."""
-        model = Need.SERVER_MODEL.unless("method.global=false")
-        return frozenset({Need.PUBLIC, model} if self.global_ else {Need.PUBLIC})
+        return {Need.PUBLIC: "", **when(self.global_, {Need.SERVER_MODEL: "method.global=false"})}
 
 
 # -- on the client -------------------------------------------------------------------------------------------
@@ -80,6 +79,14 @@ def shuffled_rows(server: Server) -> Tensor:
     """All public rows in this round's random order."""
     assert server.public is not None
     return torch.randperm(len(server.public), generator=server.rng("public rows"))
+
+
+def received_logits(helper: Assistant, architecture: str, weights: Weights, rows: Tensor) -> Tensor:
+    """What a model that a client sent says of these public rows."""
+    assert helper.public is not None
+    model = helper.scratch_model(architecture)
+    learn.load_weights(model, weights)
+    return learn.predict(model, helper.inputs(helper.public[rows], model))
 
 
 def gather(replies: Iterable[Reply], field: str) -> tuple[list[Facts], Tensor]:

@@ -1,4 +1,5 @@
 """q-FFL (Li et al., "Fair Resource Allocation in Federated Learning", ICLR 2020), by q-FedAvg (their Algorithm 2).
+https://arxiv.org/abs/1905.10497
 
 Minimises Σ_k F_k^(q+1) / (q+1): the larger q, the more a client with a large loss F_k counts.
 
@@ -16,16 +17,16 @@ running statistics of BatchNorm layers are no part of the problem: their plain m
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import Field
 from torch.nn import functional as F
 
 from polyfed import learn
 from polyfed.federation import (
+    ANY_TASK,
     Client,
-    Declared,
-    Facts,
+    Declaration,
     Fields,
     Fleet,
     Kind,
@@ -69,28 +70,24 @@ class QFFL(Method):
 
     name = "qffl"
     summary = "averaging in which a client with a large loss counts more (q-FedAvg, Li et al. 2020)"
-    stages = ("trained",)
-    tells: ClassVar = {"weights": Kind.WEIGHTS}
     Settings = QFFLSettings
     settings: QFFLSettings
 
-    @property
-    def sends(self) -> Declared:  # type: ignore[override]
-        # Sums over a client's steps, times its loss to the power of q: that clients differ is the method's point.
+    def declare(self) -> Declaration:
+        # A client's steps, times its loss to the power of q: that clients differ is the method's point.
         differ = 10.0 if self.settings.q <= 1 else math.inf
-        return {
-            "delta": LikeWeights("weights", only=_is_trained, kind=Kind.GRADIENTS, spread=differ),
-            "h": Number(least=0, spread=1e7 * differ),
-            "statistics": LikeWeights("weights", only=learn.is_statistic, kind=Kind.STATISTICS),
-        }
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.COMMON_ARCHITECTURE})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"memory"} if self.training.keep_optimiser else ())
+        return Declaration(
+            sends={
+                "delta": LikeWeights("weights", only=_is_trained, kind=Kind.GRADIENTS, spread=differ),
+                "h": Number(least=0, spread=1e7 * differ),
+                "statistics": LikeWeights("weights", only=learn.is_statistic, kind=Kind.STATISTICS),
+            },
+            tells={"weights": Kind.WEIGHTS},
+            needs={Need.COMMON_ARCHITECTURE: ""},
+            keeps=self.moments,
+            stages=("trained",),
+            tasks=ANY_TASK,
+        )
 
     @client_step(sends=("delta", "h"))
     @stacks(_train_together)
@@ -117,7 +114,8 @@ class QFFL(Method):
         return {"delta": delta, "h": h, **({"statistics": statistics} if statistics else {})}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        [model] = server.shared_weights().values()
+        [architecture] = server.roster.architectures
+        model = server.weights(architecture)
         cohort = fleet.sample()
         delta, statistics, h = learn.WeightedMean(), learn.WeightedMean(), 0.0
         for reply in fleet.stream(self.train, cohort, weights=model):
@@ -126,8 +124,5 @@ class QFFL(Method):
             if "statistics" in reply.fields:
                 statistics.add(reply["statistics"], 1.0)
         if h:
-            model |= {name: model[name] - delta.total / h * step for name, step in delta.result().items()}
-            model |= statistics.result()
-
-    def serves(self, server: Server, client: Facts) -> Weights | None:
-        return server.shared_weights()[client.architecture]
+            moved = {name: model[name] - delta.total / h * step for name, step in delta.result().items()}
+            server.put_weights(architecture, {**moved, **statistics.result()})

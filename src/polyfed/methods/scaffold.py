@@ -1,4 +1,7 @@
-"""SCAFFOLD (Karimireddy et al., "Stochastic Controlled Averaging for Federated Learning", ICML 2020), option II.
+"""SCAFFOLD (Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020).
+https://arxiv.org/abs/1910.06378
+
+Option II:
 
     server:  w ← initial weights;  c ← 0, and c_i ← 0 for every client
     each round t:
@@ -16,15 +19,16 @@ BatchNorm layers have no gradient: their mean is taken. Twice as much travels as
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated
 
 import torch
 from pydantic import Field
 
 from polyfed import learn
 from polyfed.federation import (
+    ANY_TASK,
     Client,
-    Facts,
+    Declaration,
     FederationFacts,
     Fields,
     Fleet,
@@ -38,12 +42,13 @@ from polyfed.federation import (
     client_step,
     register,
 )
-from polyfed.methods import control_variates, local_training
+from polyfed.learn import WeightedMean
+from polyfed.methods import averaging, control_variates, local_training
 from polyfed.schema import Printed
 
 
 class ScaffoldSettings(MethodSettings):
-    weighting: Annotated[Literal["samples", "uniform"], Printed("uniform")] = "samples"
+    weighting: Annotated[averaging.Weighting, Printed("uniform")] = "samples"
     """Whether a client counts by its number of samples, or all count the same."""
     server_lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """η_g, how far the server goes towards the mean of the clients' weights; 1 is all the way."""
@@ -55,22 +60,21 @@ class Scaffold(Method):
 
     name = "scaffold"
     summary = "averaging whose clients' gradients are corrected towards everybody's (Karimireddy et al. 2020)"
-    stages = ("trained",)
-    sends: ClassVar = {
-        "weights": LikeWeights("weights"),
-        "change": LikeWeights("control", kind=Kind.GRADIENTS),
-    }
-    tells: ClassVar = {"control": Kind.GRADIENTS}
     Settings = ScaffoldSettings
     settings: ScaffoldSettings
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.COMMON_ARCHITECTURE})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"memory"})
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={
+                "weights": LikeWeights("weights"),
+                "change": LikeWeights("control", kind=Kind.GRADIENTS),
+            },
+            tells={"control": Kind.GRADIENTS},
+            needs={Need.COMMON_ARCHITECTURE: ""},
+            keeps={"memory"},
+            stages=("trained",),
+            tasks=ANY_TASK,
+        )
 
     def check(self, federation: FederationFacts) -> None:
         local_training.check_steps(self.training, self.name)
@@ -88,21 +92,15 @@ class Scaffold(Method):
         server.memory["control"] = control_variates.zeros(server.build(architecture))
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        [model] = server.shared_weights().values()
-        control = server.memory["control"]
-        by_samples = self.settings.weighting == "samples"
-        weights, change = learn.WeightedMean(), learn.WeightedMean()
+        [architecture] = server.roster.architectures
+        model, control = server.weights(architecture), server.memory["control"]
+        share, weights, change = averaging.share(self.settings.weighting), WeightedMean(), WeightedMean()
         for reply in fleet.stream(self.train, fleet.sample(), weights=model, control=control):
-            share = reply.client.samples if by_samples else 1
-            weights.add(reply["weights"], share)
-            change.add(reply["change"], share)
+            weights.add(reply["weights"], share(reply.client))
+            change.add(reply["change"], share(reply.client))
         if weights.total:
-            mean = weights.result()
-            rate = self.settings.server_lr
-            model |= mean | {name: torch.lerp(model[name], mean[name], rate) for name in control}
-            everyone = server.roster.total_samples if by_samples else len(server.roster)
-            part = change.total / everyone
-            server.memory["control"] = control_variates.fold(control, change.result(), part)
-
-    def serves(self, server: Server, client: Facts) -> Weights | None:
-        return server.shared_weights()[client.architecture]
+            mean, rate = weights.result(), self.settings.server_lr
+            moved = {name: torch.lerp(model[name], mean[name], rate) for name in control}
+            server.put_weights(architecture, {**mean, **moved})
+            everyone = averaging.everyone(server, self.settings.weighting)
+            server.memory["control"] = control_variates.fold(control, change, everyone)

@@ -1,4 +1,6 @@
-"""SPATL (Yu et al., "SPATL: Salient Parameter Aggregation and Transfer Learning for Heterogeneous Clients", SC 2022).
+"""SPATL (Yu et al., "SPATL: Salient Parameter Aggregation and Transfer Learning for Heterogeneous Federated
+Learning", SC 2022).
+https://arxiv.org/abs/2111.14345
 
 Clients share an encoder, each has a predictor of its own, and only the encoder's salient filters go to the server:
 
@@ -25,7 +27,7 @@ would be sent in every round and the others never learn from anybody.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -34,9 +36,9 @@ from torch import nn
 from polyfed import learn
 from polyfed.errors import MethodError
 from polyfed.federation import (
+    ANY_TASK,
     Client,
-    Declared,
-    Facts,
+    Declaration,
     FederationFacts,
     Fields,
     Fleet,
@@ -50,8 +52,10 @@ from polyfed.federation import (
     Weights,
     client_step,
     register,
+    when,
 )
-from polyfed.methods import control_variates, local_training
+from polyfed.learn import RowMean, WeightedMean
+from polyfed.methods import averaging, control_variates, local_training
 from polyfed.models import Network
 from polyfed.schema import Printed
 
@@ -65,7 +69,7 @@ class SPATLSettings(MethodSettings):
     """Which filters are sent: those that the client changed most in this round, or those with the largest weights."""
     gradient_control: bool = True
     """Whether the encoder's gradients are corrected by control variates, as in SCAFFOLD."""
-    weighting: Literal["samples", "uniform"] = "samples"
+    weighting: averaging.Weighting = "samples"
     """Whether a client counts by its number of samples, or all count the same."""
 
 
@@ -75,32 +79,24 @@ class SPATL(Method):
 
     name = "spatl"
     summary = "a shared encoder, its salient filters averaged; each client has its own head (Yu et al. 2022)"
-    stages = ("trained",)
-    tells: ClassVar = {"filters": Kind.CONTROL, "control": Kind.GRADIENTS}
     Settings = SPATLSettings
     settings: SPATLSettings
 
-    @property
-    def sends(self) -> Declared:  # type: ignore[override]
-        declared: dict[str, Any] = {
-            "weights": LikeWeights("weights", rows="rows"),
-            "rows": RowNumbers("filters", of="weights"),
-        }
-        if self.settings.gradient_control:
-            declared["change"] = LikeWeights("control", rows="rows", kind=Kind.GRADIENTS)
-        return declared
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.COMMON_ARCHITECTURE})
-
-    @property
-    def keeps(self) -> frozenset[str]:
-        return frozenset({"memory"})
-
-    @property
-    def personal(self) -> bool:
-        return True
+    def declare(self) -> Declaration:
+        controlled = self.settings.gradient_control
+        return Declaration(
+            sends={
+                "weights": LikeWeights("weights", rows="rows"),
+                "rows": RowNumbers("filters", of="weights"),
+                **when(controlled, {"change": LikeWeights("control", rows="rows", kind=Kind.GRADIENTS)}),
+            },
+            tells={"filters": Kind.CONTROL, **when(controlled, {"control": Kind.GRADIENTS})},
+            needs={Need.COMMON_ARCHITECTURE: ""},
+            keeps={"memory"},
+            stages=("trained",),
+            personal=True,
+            tasks=ANY_TASK,
+        )
 
     def check(self, federation: FederationFacts) -> None:
         if self.settings.gradient_control:
@@ -126,7 +122,7 @@ class SPATL(Method):
     def correction(self, me: Client, control: Weights) -> Weights:
         """The head is the client's own: nothing corrects it."""
         head = {name: torch.zeros_like(tensor) for name, tensor in me.model.named_parameters()}
-        return head | control_variates.correction(me, control)
+        return {**head, **control_variates.correction(me, control)}
 
     def personalise(self, me: Client, model: nn.Module) -> None:
         learn.load_weights(model, me.memory.get("head", {}), partly=True)
@@ -142,22 +138,19 @@ class SPATL(Method):
         server.memory["control"] = {name: control[name] for name in control if name.startswith(ENCODER)}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
-        [model] = server.shared_weights().values()
+        [architecture] = server.roster.architectures
+        model = server.weights(architecture)
         encoder = {name: model[name] for name in model if name.startswith(ENCODER)}
         control: Weights = server.memory["control"]
         told = {"filters": server.memory["filters"], **({"control": control} if control else {})}
-        by_samples = self.settings.weighting == "samples"
-        mean, change = learn.RowMean(encoder), learn.WeightedMean()
+        share, mean, change = averaging.share(self.settings.weighting), RowMean(encoder), WeightedMean()
         for reply in fleet.stream(self.train, fleet.sample(), weights=encoder, **told):
-            share = reply.client.samples if by_samples else 1
-            mean.add(reply["weights"], reply["rows"], share)
+            mean.add(reply["weights"], reply["rows"], share(reply.client))
             if control:
-                change.add(learn.spread_rows(reply["change"], reply["rows"], control), share)
+                whole = learn.spread_rows(reply["change"], reply["rows"], control)
+                change.add(whole, share(reply.client))
         if mean.total:
-            model |= mean.result()
-            part = mean.total / (server.roster.total_samples if by_samples else len(server.roster))
-            if control:
-                server.memory["control"] = control_variates.fold(control, change.result(), part)
-
-    def serves(self, server: Server, client: Facts) -> Weights | None:
-        return server.shared_weights()[client.architecture]
+            server.put_weights(architecture, mean.result())
+        if change.total:
+            everyone = averaging.everyone(server, self.settings.weighting)
+            server.memory["control"] = control_variates.fold(control, change, everyone)

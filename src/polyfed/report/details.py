@@ -10,21 +10,23 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel
 from rich.text import Text
 
 from polyfed import data, models
-from polyfed.federation.fields import field_of
-from polyfed.federation.method import Method, Need, find, reads_single_replies
-from polyfed.learn import Training
+from polyfed.federation.declaration import Need, TaskName
+from polyfed.federation.fields import LOCAL_LOSS, field_of
+from polyfed.federation.method import Method, find
 from polyfed.report.tables import amount, mixed_models
+from polyfed.runs.config import read_config
 from polyfed.schema import Setting, settings_of
 
 WIDEST = 100  # of prose; longer lines are hard to read
 NARROWEST = 50
 INDENT = 2
+RUNS_TODAY = "polyfed runs classification alone so far"
 
 
 class Page:
@@ -121,15 +123,18 @@ def _quoted(keys: Sequence[str]) -> str:
     return " and ".join(f"`{key}`" for key in keys)
 
 
-def method_details(name: str, width: int) -> Text:
-    """What a method is, needs, sends and keeps, and all that can be set."""
+def method_details(name: str, width: int, overrides: Sequence[str] = ()) -> Text:
+    """What a method is, all that it declares, and all that can be set.
+
+    overrides: settings with which it is asked what it declares, such as `method.fusion=average`.
+    """
     kind = find(name)
-    method = kind(kind.Settings(), Training())
+    method = read_config({"method": name}, overrides).make_method()
     page = Page(width)
     page.heading(f"{name}: {kind.summary}" if kind.summary else name)
     page.docstring(_head_of(kind))
-    page.text.append("\n")
-    page.facts(_method_facts(kind, method))
+    page.heading(f"What it declares, with {' and '.join(overrides) or 'its default settings'}")
+    page.facts(_declared_facts(method))
     settings = settings_of(kind.Settings)
     if settings:
         page.heading(f"Settings, such as `method: {{name: {name}, {_example(settings[0])}}}`")
@@ -140,34 +145,80 @@ def method_details(name: str, width: int) -> Text:
     return page.text
 
 
-def _method_facts(kind: type[Method], method: Method) -> Iterable[tuple[str, str]]:
+def _declared_facts(method: Method) -> Iterable[tuple[str, str]]:
+    """A method's whole declaration in plain words: what somebody is shown who is asked to take part."""
+    said = method.declared
     yield "needs", needs_words(method)
-    yield "different models", mixed_models(kind, method.needs)
-    sent = [
-        f"{name} ({field_of(what).kind}): {_lower(first_sentence(type(field_of(what))))}"
-        for name, what in method.sends.items()
-    ]
-    all_data = Need.ALL_DATA in method.needs
-    yield "leaves a client", "all data" if all_data else "; ".join(sent) or "nothing"
-    yield "is sent besides", ", ".join(f"{name} ({kind})" for name, kind in method.tells.items())
-    yield "a client keeps", " and ".join(sorted(method.keeps, reverse=True)) or "nothing from round to round"
-    yield "server", "takes part" if method.server else "takes no part"
-    single = (
-        "looks at each client's reply"
-        if reads_single_replies(method)
-        else "needs only the mean of the replies"
+    yield "different models", mixed_models(type(method), said.needs)
+    yield "leaves a client", _leaves(method)
+    yield "when evaluated", _measures(method)
+    yield "is sent", _is_sent(method)
+    yield "a client keeps", " and ".join(sorted(said.keeps, reverse=True)) or "nothing from round to round"
+    yield "uses in the end", _uses(method)
+    yield "server", _server(method)
+    yield (
+        "makes sense for",
+        f"{', '.join(name for name in get_args(TaskName) if name in said.tasks)}; {RUNS_TODAY}",
     )
-    yield "a round", single if sent and not all_data else ""
+
+
+def _leaves(method: Method) -> str:
+    said = method.declared
+    if Need.ALL_DATA in said.needs:
+        return "all data"
+    sent = (f"{name} ({field_of(what).kind}): {field_of(what)}" for name, what in said.sends.items())
+    return "; ".join(sent) or "nothing"
+
+
+def _measures(method: Method) -> str:
+    stages, notes = method.declared.stages, (LOCAL_LOSS, *method.declared.notes)
+    where = f"at the {_plural('stage', stages)} {', '.join(stages)} and " if stages else ""
+    return (
+        f"leave a client too: counts of right answers, {where}at the end of a round; the metrics that"
+        f" evaluate.metrics asks for; the {_plural('number', notes)} {', '.join(notes)}"
+    )
+
+
+def _plural(word: str, what: Sequence[str]) -> str:
+    return word if len(what) == 1 else f"{word}s"
+
+
+def _is_sent(method: Method) -> str:
+    said = method.declared
+    told = [f"{name} ({kind})" for name, kind in said.tells.items()]
+    same = (
+        [f"fields of the {'same ' if told else ''}names and kinds that leave clients"] if said.sends else []
+    )
+    return "; ".join(filter(None, [", ".join(told), *same])) or "nothing"
+
+
+def _uses(method: Method) -> str:
+    said = method.declared
+    if "model" in said.keeps:
+        return "its own model"
+    return "shared weights" + (", to which it adds something of its own" if said.personal else "")
+
+
+def _server(method: Method) -> str:
+    said = method.declared
+    if not said.server:
+        return "takes no part"
+    reads = "looks at each client's reply" if said.single_replies else "needs only the mean of the replies"
+    parts = [reads] if said.sends and Need.ALL_DATA not in said.needs else []
+    parts += (
+        [f"its model is the {said.server_model} unless models.server names one"] if said.server_model else []
+    )
+    return "; ".join(["takes part", *parts])
 
 
 def needs_words(method: Method) -> str:
     """What a method must find in a federation, and which settings of its own would do without."""
-    needs = sorted(method.needs, key=list(Need).index)
-    return "; ".join(map(_need, needs)) or "nothing in particular"
+    needs = method.declared.needs
+    return "; ".join(_need(need, needs[need]) for need in Need if need in needs) or "nothing in particular"
 
 
-def _need(need: Need) -> str:
-    return f"{need.value} (not with {need.otherwise})" if need.otherwise else need.value
+def _need(need: Need, otherwise: str) -> str:
+    return f"{need.value} (not with {otherwise})" if otherwise else need.value
 
 
 def _example(setting: Setting) -> str:
@@ -248,10 +299,6 @@ def first_sentence(kind: type) -> str:
     """The first sentence of a class's docstring, if it has one of its own."""
     text = " ".join((kind.__doc__ or "").split())
     return re.split(r"(?<=\.) (?=[A-Z])", text)[0]
-
-
-def _lower(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:].rstrip(".")
 
 
 def _head_of(what: Any) -> str | None:

@@ -1,7 +1,7 @@
 """Which methods are of use to somebody who has no public data, wants no weights to leave, and the like.
 
-Default settings decide, and each method's own declarations. Where a need names a setting that does without it
-(`Need.unless`), the method is asked again with that setting: it fits if what it declares then is what is wished for.
+Default settings decide, and what each method declares. Where a need has a setting that does without it, the method is
+asked again with that setting: it fits if what it declares then is what is wished for.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from rich.text import Text
 
 from polyfed import schema
 from polyfed.errors import ConfigError
+from polyfed.federation.declaration import Need
 from polyfed.federation.message import Kind
-from polyfed.federation.method import Method, Need, registered
+from polyfed.federation.method import Method, registered
 from polyfed.learn import Training
 from polyfed.report.details import needs_words
 from polyfed.report.tables import leaves_words
@@ -82,8 +83,7 @@ def _judge(kind: type[Method], wishes: Wishes) -> Verdict:
 
 
 def _obstacles(method: Method, wishes: Wishes) -> Iterator[Obstacle]:
-    needs = {need: need.otherwise for need in method.needs}
-    kinds = set(method.kinds_up().values())
+    needs, kinds = method.declared.needs, set(method.declared.kinds_up.values())
     if wishes.no_public_data and Need.PUBLIC in needs:
         yield Obstacle("needs public data", needs[Need.PUBLIC])
     if wishes.no_weights:
@@ -92,7 +92,7 @@ def _obstacles(method: Method, wishes: Wishes) -> Iterator[Obstacle]:
             yield Obstacle("all data leave their clients")
         elif sent:
             yield Obstacle(f"{' and '.join(sent)} leave a client")
-    if wishes.no_server and method.server:
+    if wishes.no_server and method.declared.server:
         yield Obstacle("needs a server")
     if wishes.different_models and Need.COMMON_ARCHITECTURE in needs:
         yield Obstacle(Need.COMMON_ARCHITECTURE.value, needs[Need.COMMON_ARCHITECTURE])

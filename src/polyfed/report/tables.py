@@ -13,8 +13,8 @@ from rich.table import Table
 
 from polyfed import data, models
 from polyfed.errors import ConfigError
-from polyfed.federation.message import Kind
-from polyfed.federation.method import Method, Need, registered
+from polyfed.federation.declaration import Need
+from polyfed.federation.method import Method, registered
 from polyfed.learn import CONFUSION, Training
 from polyfed.report.measures import Measure, further_measures, part_titles, stages_on_whole, worst_metrics
 from polyfed.runs.history import RunRecord
@@ -50,7 +50,7 @@ def sent_words(summary: Mapping[str, Any]) -> str:
 def pools_data(summary: Mapping[str, Any]) -> bool:
     """Whether the method of a run needs everybody's data in one place; not of one that is not installed here."""
     kind = registered().get(summary["method"])
-    return kind is not None and Need.ALL_DATA in kind(kind.Settings(), Training()).needs
+    return kind is not None and Need.ALL_DATA in kind(kind.Settings(), Training()).declared.needs
 
 
 def signed(share: float | None) -> str:
@@ -223,12 +223,13 @@ def methods_table(*, in_short: bool = True) -> Table:
         table.add_column("in short")
     for name, kind in registered().items():
         method = kind(kind.Settings(), Training())
+        said = method.declared
         table.add_row(
             name,
-            mixed_models(kind, method.needs),
-            "yes" if method.server else "no",
-            _yes(bool({Kind.WEIGHTS, Kind.GRADIENTS} & set(method.kinds_up().values()))),
-            "labelled" if Need.PUBLIC_LABELS in method.needs else _yes(Need.PUBLIC in method.needs),
+            mixed_models(kind, said.needs),
+            _yes(said.server),
+            _yes(said.sends_weights),
+            "labelled" if Need.PUBLIC_LABELS in said.needs else _yes(Need.PUBLIC in said.needs),
             leaves_words(method),
             *([escape(method.summary)] if in_short else []),
         )
@@ -237,9 +238,9 @@ def methods_table(*, in_short: bool = True) -> Table:
 
 def leaves_words(method: Method) -> str:
     """The kinds of what leaves a client, or that all its data do."""
-    if Need.ALL_DATA in method.needs:
+    if Need.ALL_DATA in method.declared.needs:
         return "all data"
-    return ", ".join(dict.fromkeys(method.kinds_up().values())) or "nothing"
+    return ", ".join(dict.fromkeys(method.declared.kinds_up.values())) or "nothing"
 
 
 def method_summaries() -> Table:
@@ -251,7 +252,7 @@ def method_summaries() -> Table:
     return table
 
 
-def mixed_models(kind: type[Method], needs: frozenset[Need]) -> str:
+def mixed_models(kind: type[Method], needs: Collection[Need]) -> str:
     """Whether clients may have different models: yes, no, or in groups of one architecture each."""
     if Need.COMMON_ARCHITECTURE not in needs:
         return "yes"

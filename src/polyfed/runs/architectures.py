@@ -15,7 +15,8 @@ from torch import nn
 from polyfed import learn, models
 from polyfed.engines import keep_freed_memory
 from polyfed.errors import ConfigError, ModelError
-from polyfed.federation.method import Method, Need
+from polyfed.federation.declaration import Need
+from polyfed.federation.method import Method
 from polyfed.federation.roster import Facts
 from polyfed.models import Budget
 from polyfed.runs.assignment import MOST, Assignment, Group, Limits, ModelSize, limits_in_words
@@ -119,7 +120,7 @@ class Architectures:
 
     def _name_server_model(self, method: Method) -> None:
         """Resolve `smallest` (of the clients' models), which some methods take where no server model is named."""
-        server = self.config.models.server or method.default_server
+        server = self.config.models.server or method.declared.server_model
         if server == SMALLEST_MODEL:
             server = min(self.names, key=lambda name: _parameters(self.build(name)))
         wanted = self.config.models.model_copy(update={"server": server})
@@ -233,9 +234,9 @@ class Architectures:
 
 def _output_count(held: Holdings, method: Method) -> int:
     """One output per private class; and one per public class, if the method learns from labels of other classes."""
-    outputs = len(held.agreement.classes)
-    if held.public is not None and Need.PUBLIC_LABELS in method.needs and held.public.dataset.first_class:
-        outputs += len(held.public.dataset.classes)
+    outputs, public = len(held.agreement.classes), held.public
+    if public is not None and Need.PUBLIC_LABELS in method.declared.needs and public.dataset.first_class:
+        outputs += len(public.dataset.classes)
     return outputs
 
 

@@ -13,7 +13,7 @@ import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,9 @@ from torch.nn import functional as F
 
 from polyfed import learn
 from polyfed.data import Rows
+from polyfed.federation.declaration import ANY_TASK, Declaration
 from polyfed.federation.engine import DIVERGED, Failure
-from polyfed.federation.fields import Declared, OwnWeights
+from polyfed.federation.fields import OwnWeights
 from polyfed.federation.fleet import EngineFleet
 from polyfed.federation.message import Fields, Kind, Weights
 from polyfed.federation.method import (
@@ -93,15 +94,20 @@ class ClientObserver:
 class EvaluationSteps(StepOwner):
     """The steps with which a run looks at its models. Every method's run has them."""
 
-    sends: ClassVar[Declared] = {"weights": OwnWeights()}
-    tells: ClassVar = {"part": Kind.CONTROL, "models": Kind.WEIGHTS}
-    stages = (RESULT,)
-
     def __init__(self, method: Method, among: int | None, metrics: Sequence[MetricName] = ()) -> None:
         self.method = method
         self.observer = ClientObserver(among, metrics)
         if metrics:
             learn.load_metrics()  # here, so that processes that are forked find them loaded
+        super().__init__()
+
+    def declare(self) -> Declaration:
+        return Declaration(
+            sends={"weights": OwnWeights()},
+            tells={"part": Kind.CONTROL, "models": Kind.WEIGHTS},
+            stages=(RESULT,),
+            tasks=ANY_TASK,
+        )
 
     @client_step
     @reads_only
@@ -224,8 +230,10 @@ class Evaluation:
         # Cut where evaluation's batches end: the same batches as in one go, so the same bits.
         batches = -(-self.test_rows // learn.EVALUATION_BATCH)
         rows = learn.EVALUATION_BATCH * -(-batches // SERVER_PARTS)
-        jobs = [{"part": [start, start + rows]} for start in range(0, self.test_rows, rows)]
-        parts = list(self.fleet.spread(self.steps.score_part, jobs, {"models": dict(models)}))
+        parts: list[dict[str, Any]] = []
+        with self.fleet.spread(self.steps.score_part, parts.append, {"models": dict(models)}) as jobs:
+            for start in range(0, self.test_rows, rows):
+                jobs.put(part=[start, start + rows])
         if not self.metrics:
             return {"whole": _added([part["score"] for part in parts])}
         found: Measurement = {}
@@ -237,10 +245,10 @@ class Evaluation:
 
     def look(self, server: Server) -> dict[int, Measurement]:
         """Every scored client's accuracy with the model it would use now; costs the method nothing in the ledger."""
-        known = self._measured().get(self.method.final_stage, {})
+        known = self._measured().get(self.method.declared.final_stage, {})
         scores: dict[int, Measurement] = {}
         for members, served in self._groups(self.scored, server):
-            if served is not None and not self.method.personal:
+            if served is not None and not self.method.declared.personal:
                 scores.update(self._shared(members, served))
             else:
                 scores.update({facts.index: known[facts.index] for facts in members if facts.index in known})

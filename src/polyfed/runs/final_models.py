@@ -128,7 +128,7 @@ def missing(federation: Federation, files: Mapping[str, str], reasons: Mapping[s
 
 def _own_models(method: Method) -> bool:
     """Whether clients have models of their own in the end."""
-    return "model" in method.keeps or method.personal
+    return "model" in method.declared.keeps or method.declared.personal
 
 
 def own_file(name: str) -> str:

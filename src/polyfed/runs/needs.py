@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from polyfed.data import Rows
 from polyfed.errors import MethodError
-from polyfed.federation.method import Method, Need
+from polyfed.federation.declaration import Need
+from polyfed.federation.method import Method
 
 USUAL_FEATURES = 64  # suggested where nothing else decides
 
@@ -47,10 +48,10 @@ def check_needs(
         )
     if server_model is None:
         unmet[Need.SERVER_MODEL] = "a server model: set models.server"
-    needs = {need: need.otherwise for need in method.needs}
     for need, remedy in unmet.items():
-        if need in needs:
-            otherwise = f" or {needs[need]}" if needs[need] else ""
+        if need in method.declared.needs:
+            setting = method.declared.needs[need]
+            otherwise = f" or {setting}" if setting else ""
             raise MethodError(f"{method.name} needs {remedy}{otherwise}")
 
 

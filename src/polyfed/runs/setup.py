@@ -17,7 +17,8 @@ from torch import nn
 
 from polyfed.data import verify
 from polyfed.errors import MethodError
-from polyfed.federation.method import Method, Need
+from polyfed.federation.declaration import Need
+from polyfed.federation.method import Method
 from polyfed.federation.nodes import Assistant, Client, ScratchModels, Server
 from polyfed.federation.roster import FederationFacts, Roster
 from polyfed.runs.architectures import Architectures, ModelMaker, assignment_of
@@ -84,7 +85,7 @@ class Simulation:
 
     def _hold(self, config: RunConfig, given: Any) -> tuple[Holdings, RunConfig]:
         """Who holds what; and the config with what was given from Python, and what was found, in its place."""
-        pooled = Need.ALL_DATA in self.method.needs
+        pooled = Need.ALL_DATA in self.method.declared.needs
         sources = own_sources(config.data, given)
         if sources is None:
             changes = {"normalise": config.data.normalised, **({} if given is None else {"source": GIVEN})}
@@ -92,7 +93,7 @@ class Simulation:
             return CutData(config, self.seeds, given, pooled=pooled), config
         clients = dict.fromkeys(sources, GIVEN) if given is not None else _as_config(sources)
         config = config.model_copy(update={"data": config.data.brought(clients)})
-        alone = not self.method.sends and not pooled
+        alone = not self.method.declared.sends and not pooled
         return OwnData(config, self.seeds, sources, pooled=pooled, alone=alone), config
 
     def _log(self, samples: NDArray[np.int64]) -> None:
@@ -121,7 +122,7 @@ class Simulation:
             features=self._needed_features(),
             own=[name for name in self.models.names if self.models.is_own(name)],
         )
-        if config.training.keep_optimiser and "memory" not in self.method.keeps:
+        if config.training.keep_optimiser and "memory" not in self.method.declared.keeps:
             raise MethodError(
                 f"{self.method.name} keeps nothing of a client: set training.keep_optimiser=false"
             )
@@ -130,7 +131,7 @@ class Simulation:
 
     def _needed_features(self) -> dict[str, int]:
         """How many features each architecture has, if the method needs one number for all."""
-        if Need.COMMON_FEATURES not in self.method.needs:
+        if Need.COMMON_FEATURES not in self.method.declared.needs:
             return {}
         return {name: self.models.feature_count(name) for name in self.models.names}
 
