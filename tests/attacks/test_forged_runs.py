@@ -197,7 +197,7 @@ def test_a_models_file_says_what_it_is_or_is_refused_before_anything_is_built(
     run: Path, tmp_path: Path
 ) -> None:
     path = shutil.copytree(run, tmp_path / "run")
-    name = "mlp-small.safetensors"
+    name = "shared_mlp-small.safetensors"
     facts = json.loads(header_of((run / "models" / name).read_bytes())["__metadata__"][METADATA_KEY])
     forged = [changed(facts, place, value) for place in places(facts) for value in WRONG]
     for architecture in ("wrn-10-100000", "wrn-999994-1", "wrn-994-100", "vgg19", "resnet152", "mlp-large"):

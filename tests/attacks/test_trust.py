@@ -18,6 +18,7 @@ from tests.conftest import SMALL, Command
 import polyfed
 from polyfed import plug_ins
 from polyfed.errors import ConfigError, ModelError
+from polyfed.federation.message import METADATA_KEY, header_of
 
 TRAP = """
 from pathlib import Path
@@ -112,8 +113,11 @@ def test_a_forged_file_calls_nothing(folder: Path, refused: Refused) -> None:
 
 
 def _calls_nothing(folder: Path, refused: Refused, name: str, config: dict[str, Any]) -> None:
+    file = folder / "run" / "models" / "client-0.safetensors"
+    written = json.loads(header_of(file.read_bytes())["__metadata__"][METADATA_KEY])
     forge_model(folder / "run", "client-0.safetensors", {
         "architecture": name, "shape": [1, 8, 8], "outputs": 10, "norm": "batch", "features": None,
+        **{key: written[key] for key in ("columns", "classes", "constants")},
     })  # fmt: skip
     module = name.partition(":")[0]
     assert f"add --trust {module}" in refused("predict", "run", "rows.npz", "--client", "client-0")

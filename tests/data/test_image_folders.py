@@ -33,7 +33,7 @@ def paint(root: Path, places: str) -> Path:
             "n/cat/ n/dog/ s/cat/ s/dog/",
             "folders of folders of images, such as n/cat and s/cat, where one folder",
         ),
-        ("n/cat/ n/dog/ s/dog/ s/x.png y.png", "or put all images of a class directly into one folder"),
+        ("n/cat/ n/dog/ s/dog/ s/x.png y.png", "put all images of a class directly into one folder"),
         (
             "train/n/cat/ train/n/dog/ train/s/cat/ train/s/dog/",
             "train: folders of folders of images, such as n/cat",
@@ -64,7 +64,7 @@ def test_a_folder_of_tables_says_how_they_become_one(tmp_path: Path, refuses: Re
     for name in ("north.csv", "south.csv"):
         (tmp_path / name).write_text("a,label\n1,0\n2,1\n")
     with refuses(
-        "it has north.csv, south.csv, but no train.csv: give one of the files, or put all rows into one table"
+        "it has north.csv, south.csv, but no train.csv: give one of the files; put all rows into one table"
     ):
         load(tmp_path)
 

@@ -124,8 +124,8 @@ def _check_outer_are_classes(root: Path, inner: dict[str, Counter[str]]) -> None
         )
     raise DataError(
         f"{root}: folders of folders of images, such as {outer[0]}/{again[0]} and {outer[1]}/{again[0]}, where one "
-        f"folder for each class is expected: give one of them, such as its {outer[0]}, or put all images of a class "
-        f"directly into one folder; if each is what one client holds, say so: data.each: {root}/*"
+        "folder for each class is expected: put all images of a class directly into one folder; if "
+        f"{outer[0]} and {outer[1]} are clients, set data.each: …/*"
     )
 
 
@@ -136,8 +136,9 @@ def _nothing_in(root: Path, images: Sequence[Path]) -> str:
     tables = sorted(path.name for path in root.iterdir() if path.suffix.lower() in _TABLE_ENDINGS)
     if tables:
         return (
-            f"{root}: it has {listed(tables)}, but no train{Path(tables[0]).suffix}: give one of the files, or put all "
-            "rows into one table with a column that says who holds each (data.partition: natural)"
+            f"{root}: it has {listed(tables)}, but no train{Path(tables[0]).suffix}: give one of the files; put all "
+            "rows into one table with a column that says who holds each (data.partition: natural); or set "
+            f"data.each: …/*{Path(tables[0]).suffix} if each is a client's"
         )
     return f"{root}: there are no images in it ({expected})"
 

@@ -54,6 +54,12 @@ def read_facts(data: bytes, description: Description) -> ModelFacts:
     *sides, channels = description.shape  # as rows are read; models take the channels first
     if facts.shape != [channels, *sides] or facts.outputs != len(description.outputs):
         raise ValueError("its inputs or outputs are not those of the run's data")
+    constants = description.constants
+    known = [*constants.values(), None] if isinstance(constants, dict) else [constants]
+    if (facts.columns, facts.classes) != (description.features, description.classes) or (
+        facts.constants not in known
+    ):
+        raise ValueError("its columns, classes or constants are not those of the run's data")
     return facts
 
 

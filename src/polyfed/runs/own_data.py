@@ -143,6 +143,7 @@ class OwnData:
         self._divisions = {name: self._divide(name) for name in self.names}
         self._normalise(alone=alone)
         self.public = self._make_public()
+        self._test_set = self._read_test_set()
         self.of, self.seen_by = Kept(self._hold), Kept(self._see)
         # Here, so that processes that are forked find it made.
         self.everyone = self._put_together() if pooled else None
@@ -345,8 +346,7 @@ class OwnData:
     def whole_test_is(self) -> WholeTest:
         return "none" if self._test_set is None else "file"
 
-    @functools.cached_property
-    def _test_set(self) -> DataSet | None:
+    def _read_test_set(self) -> DataSet | None:
         """The file that the server has, normalised as all are, or by its own constants as every owner's rows are."""
         wanted = self.config.data
         if wanted.test_set is None:
