@@ -1,9 +1,10 @@
 """The federation of hospitals.yaml from Python: arrays of one's own, functions that make models, no files."""
 
 import numpy as np
-import polyfed
 from sklearn.datasets import load_breast_cancer
 from torch import nn
+
+import polyfed
 
 data = load_breast_cancer()
 order = np.random.default_rng(0).permutation(len(data.target))
