@@ -135,7 +135,7 @@ class Peers(Method):
 @pytest.mark.slow
 @pytest.mark.parametrize("topology", ["ring", "pairs"])
 def test_a_method_of_peers_keeps_the_contract(topology: str) -> None:
-    peers = type("PeersHere", (Peers,), {"topology": topology})
+    peers = type("PeersHere", (Peers,), {"topology": topology, "declare": Peers.declare})
     check_method(peers, config={"models": {"names": ["mlp-small"]}})
 
 
