@@ -115,7 +115,7 @@ class Smuggler(Method):
 
 
 def smuggler(way: str) -> type[Smuggler]:
-    return type("Smuggler", (Smuggler,), {"way": way})
+    return type("Smuggler", (Smuggler,), {"way": way, "declare": Smuggler.declare})
 
 
 def what_is_kept(path: Path) -> str:

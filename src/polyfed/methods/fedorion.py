@@ -79,7 +79,9 @@ class FedORION(Method):
     """Clients teach copies of a global model, which is averaged and then learns from all clients on noise."""
 
     name = "fedorion"
-    summary = "clients teach copies of a global model, which is averaged and distilled from noise (2023)"
+    summary = (
+        "clients teach copies of a global model, which is averaged and distilled from noise (anonymous 2023)"
+    )
     Settings = FedORIONSettings
     settings: FedORIONSettings
 
@@ -149,8 +151,7 @@ class FedORION(Method):
             for reply in fleet.stream(self.learn, fleet.sample(), **mutual_training.told(server)):
                 if "weights" in reply.fields:
                     copies.add(reply["weights"], share(reply.client))
-                own = self.own_model(reply, server)
-                if own is not None:
+                if (own := self.own_model(reply, server)) is not None:
                     client = reply.client
                     teachers.put(architecture=client.architecture, weights=own, samples=client.samples)
         self.aggregate(server, copies.result())
@@ -160,10 +161,8 @@ class FedORION(Method):
 
     def own_model(self, reply: Reply, server: Server) -> Weights | None:
         """A client's own model, if it is to teach; of one that trained alone it is its copy of the global model."""
-        if not self.settings.distillation:
-            return None
         alone = self.trains_alone(reply.client.architecture, server.architecture)
-        return reply.fields.get("weights" if alone else "model")
+        return reply.fields.get("weights" if alone else "model") if self.settings.distillation else None
 
     def aggregate(self, server: Server, mean: Weights) -> None:
         """Put the mean of the copies into the global model; with `aggregate: false` its running statistics alone."""

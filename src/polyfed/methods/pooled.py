@@ -31,10 +31,7 @@ class Pooled(Method):
 
     def declare(self) -> Declaration:
         return Declaration(
-            sends={"weights": LikeWeights("weights")},
-            needs={Need.ALL_DATA: ""},
-            keeps=self.moments,
-            tasks=ANY_TASK,
+            sends={"weights": LikeWeights()}, needs={Need.ALL_DATA: ""}, keeps=self.moments, tasks=ANY_TASK
         )
 
     @client_step(sends=("weights",))
