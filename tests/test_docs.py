@@ -36,7 +36,10 @@ from polyfed.runs.config import read_config
 
 ROOT = Path(__file__).parents[1]
 DESIGN = "design.md"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "examples/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 BLOCK = re.compile(
     r"(?:^ *<!-- *(?P<hint>file|python): *(?P<told>(?:(?!-->).)*?) *-->\n)?"
     r"^(?P<indent> *)```(?P<language>\w*)\n(?P<code>.*?)^(?P=indent)```$",

@@ -67,7 +67,8 @@ def accuracy_against_bytes(variants: Mapping[str, Sequence[RunRecord]], path: Pa
     part = "whole" if any("whole" in run.summary["last"] for run in records) else "own"
     for name, runs in shown.items():
         if runs and part in runs[0].summary["last"]:
-            panels.setdefault(", ".join(runs[0].config["models"]["names"]), {})[name] = runs
+            trained = dict.fromkeys(group.model for group in runs[0].assignment.groups)
+            panels.setdefault(", ".join(trained), {})[name] = runs
     if len(panels) > _MOST_PANELS:
         panels = {"": {name: runs for panel in panels.values() for name, runs in panel.items()}}
     elif len(panels) > 1:
