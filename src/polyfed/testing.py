@@ -37,7 +37,7 @@ from polyfed.runs.architectures import ModelMaker
 from polyfed.runs.checkpoint import RunDirectory, read_lines, read_states
 from polyfed.runs.config import RunConfig, read_config, settings_of
 from polyfed.runs.federation import Federation
-from polyfed.runs.own_data import own_sources
+from polyfed.runs.own_sources import own_sources
 from polyfed.runs.rounds import Run
 from polyfed.runs.setup import set_up
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,90 +18,16 @@ import torch
 from torch import Tensor
 
 from polyfed import data
-from polyfed.data import Agreement, Constants, DataSet, Holding, InputForm, Limits, Rows
-from polyfed.errors import ConfigError, DataError, nearest
+from polyfed.data import Constants, DataSet, Holding, InputForm, Limits, Rows
+from polyfed.errors import ConfigError, DataError
 from polyfed.federation.nodes import ClientData
-from polyfed.federation.roster import Names, why_not_a_name
-from polyfed.runs.client_names import safe_names
+from polyfed.federation.roster import Names
 from polyfed.runs.config import RunConfig
-from polyfed.runs.data_section import Data
-from polyfed.runs.holdings import GIVEN, Ints, Kept, WholeTest, as_seen, part_in_turn
+from polyfed.runs.holdings import Ints, Kept, WholeTest, as_seen, part_in_turn
+from polyfed.runs.own_sources import alike, columns_to_drop, of_client, read_brought
 from polyfed.seeds import Seeds
 
 log = logging.getLogger(__name__)
-
-SPLITS = {"train", "test"}
-
-
-def own_sources(wanted: Data, given: Any) -> dict[str, Any] | None:
-    """What each client brings, by its name; None where one data set is cut.
-
-    given: from Python: a mapping of clients' names to their data, or a data set that is cut.
-    """
-    if given is not None:
-        if not isinstance(given, Mapping) or (
-            set(given) <= SPLITS and not isinstance(wanted.clients, Mapping)
-        ):
-            return None
-        reasons = (why_not_a_name(name) for name in given)
-        if (reason := next((reason for reason in reasons if reason), None)) is not None:
-            raise ConfigError(f"data=…: {reason}")
-        return dict(given)
-    if wanted.each is not None:
-        return _matching(wanted.each)
-    if not isinstance(wanted.clients, Mapping):
-        return None
-    sources = {
-        name: each if isinstance(each, str) else each.model_dump(exclude_none=True)
-        for name, each in wanted.clients.items()
-    }
-    if GIVEN in sources.values():
-        raise DataError(
-            f"this run began with data of your own: pass them again as data={{{next(iter(sources))!r}: …}}"
-        )
-    return sources
-
-
-def _matching(pattern: str) -> dict[str, str]:
-    """The files or folders that match a pattern such as `hospitals/*/data.csv`, named by what `*` stands for."""
-    root = Path(pattern).anchor or "."
-    inside = str(Path(pattern).relative_to(root)) if Path(pattern).is_absolute() else pattern
-    try:
-        found = sorted(path for path in Path(root).glob(inside) if not path.name.startswith("."))
-    except (ValueError, NotImplementedError, OSError) as error:
-        raise DataError(f"data.each: '{pattern}' cannot be looked for: {error}") from None
-    if not found:
-        raise DataError(f"data.each: nothing matches '{pattern}'; it is looked for from {Path.cwd()}")
-    if len(found) == 1:
-        raise DataError(
-            f"data.each: only {found[0]} matches '{pattern}': a federation has two clients or more"
-        )
-    return dict(zip(safe_names(_wild_parts(found), "client"), map(str, found), strict=True))
-
-
-def _wild_parts(paths: Sequence[Path]) -> list[str]:
-    """What tells these paths apart: the parts in which they differ, without endings."""
-    parts = [path.with_suffix("").parts if path.is_file() else path.parts for path in paths]
-    if len({len(each) for each in parts}) > 1:
-        return ["-".join(each) for each in parts]
-    differ = [place for place in range(len(parts[0])) if len({each[place] for each in parts}) > 1]
-    return ["-".join(each[place] for place in differ) for each in parts]
-
-
-@dataclass(frozen=True, eq=False)
-class Brought:
-    """What one client brought, as it was read: its training rows, and its test rows if it has them apart."""
-
-    train: DataSet
-    test: DataSet | None
-
-    @property
-    def sets(self) -> list[DataSet]:
-        return [self.train] if self.test is None else [self.train, self.test]
-
-    @property
-    def fingerprint(self) -> str:
-        return " ".join(each.fingerprint for each in self.sets)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +38,7 @@ class Division:
     train: Ints
     validation: Ints
     test: Ints
-    """None where the client brought test rows apart."""
+    """None of them where the client brought test rows apart."""
 
 
 class OwnData:
@@ -138,7 +62,7 @@ class OwnData:
         self.seeds = seeds
         self.names = Names(len(sources), list(sources))
         self._check_settings()
-        self._brought, self.agreement = self._agree(sources)
+        self._brought, self.agreement = read_brought(sources, config.data)
         self.title = f"data of {len(sources)} clients"
         self._divisions = {name: self._divide(name) for name in self.names}
         self._normalise(alone=alone)
@@ -158,26 +82,6 @@ class OwnData:
 
     # -- what is agreed on -----------------------------------------------------------------------------------
 
-    def _agree(self, sources: Mapping[str, Any]) -> tuple[dict[str, Brought], Agreement]:
-        """What each client brought, with columns and classes in the agreed order."""
-        wanted = self.config.data
-        drops = _drops(sources, wanted.drop) if wanted.drop else {name: [] for name in sources}
-        words = Agreement(shape=(), features=(), scaled=False, classes=tuple(wanted.classes))
-
-        def read(name: str, like: Agreement) -> Brought:
-            options = {**wanted.reading(), "drop": drops[name], "like": like, "part": True}
-            with _of_client(name):
-                train = data.load(sources[name], "train", **options)
-                there = data.has_split(sources[name], "test")
-                return Brought(train, data.load(sources[name], "test", **options) if there else None)
-
-        found = {name: read(name, words) for name in sources}
-        agreement = data.agree({name: each.sets for name, each in found.items()}, wanted.classes)
-        for name, each in found.items():
-            if each.train.features != agreement.features:
-                found[name] = read(name, agreement)  # its columns are in another order
-        return {name: _renumbered(each, agreement) for name, each in found.items()}, agreement
-
     def _divide(self, name: str) -> Division:
         """What a client publishes, and how the rest is divided, by streams of its name."""
         wanted, train = self.config.data, self._brought[name].train
@@ -185,7 +89,8 @@ class OwnData:
         public = rows[:0]
         if wanted.public.source == "share" and round(len(train) * (wanted.public.share or 0)):
             asked = wanted.public.model_copy(update={"rows": self._rows_to_publish(name)})
-            public = data.share_of(train, asked, self.seeds.numpy("public", name))
+            with of_client(name):
+                public = data.share_of(train, asked, self.seeds.numpy("public", name))
         apart = self._brought[name].test is not None
         shares = wanted.validation, 0.0 if apart else wanted.test
         kept = np.setdiff1d(rows, public, assume_unique=True)
@@ -244,7 +149,7 @@ class OwnData:
         yield from (rows.dataset for rows in (self.public, self.whole_test) if rows is not None)
 
     def _warn(self) -> None:
-        for one, other in _alike(self._brought):
+        for one, other in alike(self._brought):
             log.warning("clients '%s' and '%s' bring the same rows", one, other)
         for name, each in self._brought.items():
             for note in dict.fromkeys(note for found in each.sets for note in found.notes):
@@ -351,7 +256,10 @@ class OwnData:
         wanted = self.config.data
         if wanted.test_set is None:
             return None
-        options = {**wanted.reading(), "drop": _drops({"": wanted.test_set}, wanted.drop, strict=False)[""]}
+        options = {
+            **wanted.reading(),
+            "drop": columns_to_drop({"": wanted.test_set}, wanted.drop, strict=False)[""],
+        }
         found = data.load(wanted.test_set, like=self.agreement, part=True, **options)
         found = data.adapt(found, self._template())
         for name, each in self._brought.items():
@@ -370,45 +278,3 @@ class OwnData:
         if most is not None and most < len(rows):
             rows = rows[np.sort(self.seeds.numpy("test rows").choice(len(rows), most, replace=False))]
         return rows
-
-
-@contextmanager
-def _of_client(name: str) -> Iterator[None]:
-    """Say whose data are meant where they cannot be read."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(f"client '{name}': {error}") from None
-
-
-def _renumbered(brought: Brought, agreement: Agreement) -> Brought:
-    classes = agreement.classes
-    test = None if brought.test is None else brought.test.seen_as(classes=classes)
-    return Brought(brought.train.seen_as(classes=classes), test)
-
-
-def _alike(brought: Mapping[str, Brought]) -> Iterator[tuple[str, str]]:
-    """Clients that bring the very same training rows as one before them."""
-    first: dict[str, str] = {}
-    for name, each in brought.items():
-        if each.train.fingerprint in first:
-            yield first[each.train.fingerprint], name
-        first.setdefault(each.train.fingerprint, name)
-
-
-def _drops(sources: Mapping[str, Any], drop: Sequence[str], *, strict: bool = True) -> dict[str, list[str]]:
-    """The columns that are left out of each client's table: those of `data.drop` that it has.
-
-    strict: somebody must have each.
-    """
-    columns = {}
-    for name, source in sources.items():
-        with _of_client(name):
-            columns[name] = data.table_columns(source)
-    known = [column for own in columns.values() for column in own or ()]
-    for column in drop:
-        if column not in known and strict:
-            raise DataError(
-                f"data.drop: no client has a column '{column}': {nearest(column, dict.fromkeys(known))}"
-            )
-    return {name: [column for column in drop if column in (own or ())] for name, own in columns.items()}

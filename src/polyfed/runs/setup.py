@@ -30,7 +30,8 @@ from polyfed.runs.evaluation import ClientObserver
 from polyfed.runs.federation import Federation, cohorts_of
 from polyfed.runs.holdings import GIVEN, Holdings
 from polyfed.runs.needs import check_needs
-from polyfed.runs.own_data import OwnData, own_sources
+from polyfed.runs.own_data import OwnData
+from polyfed.runs.own_sources import own_sources
 from polyfed.seeds import Seeds
 
 logger = logging.getLogger(__name__)

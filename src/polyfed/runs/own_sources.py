@@ -1,0 +1,155 @@
+"""What clients bring: files, folders or arrays by the clients' names; read, and in the order that they agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from polyfed import data
+from polyfed.data import Agreement, DataSet
+from polyfed.errors import ConfigError, DataError, nearest
+from polyfed.federation.roster import why_not_a_name
+from polyfed.runs.client_names import safe_names
+from polyfed.runs.data_section import Data
+from polyfed.runs.holdings import GIVEN
+
+SPLITS = {"train", "test"}
+
+
+def own_sources(wanted: Data, given: Any) -> dict[str, Any] | None:
+    """What each client brings, by its name; None where one data set is cut.
+
+    given: from Python: a mapping of clients' names to their data, or a data set that is cut.
+    """
+    if given is not None:
+        if not isinstance(given, Mapping) or (
+            set(given) <= SPLITS and not isinstance(wanted.clients, Mapping)
+        ):
+            return None
+        reasons = (why_not_a_name(name) for name in given)
+        if (reason := next((reason for reason in reasons if reason), None)) is not None:
+            raise ConfigError(f"data=…: {reason}")
+        return dict(given)
+    if wanted.each is not None:
+        return _matching(wanted.each)
+    if not isinstance(wanted.clients, Mapping):
+        return None
+    sources = {
+        name: each if isinstance(each, str) else each.model_dump(exclude_none=True)
+        for name, each in wanted.clients.items()
+    }
+    if GIVEN in sources.values():
+        raise DataError(
+            f"this run began with data of your own: pass them again as data={{{next(iter(sources))!r}: …}}"
+        )
+    return sources
+
+
+def _matching(pattern: str) -> dict[str, str]:
+    """The files or folders that match a pattern such as `hospitals/*/data.csv`, named by what `*` stands for."""
+    root = Path(pattern).anchor or "."
+    inside = str(Path(pattern).relative_to(root)) if Path(pattern).is_absolute() else pattern
+    try:
+        found = sorted(path for path in Path(root).glob(inside) if not path.name.startswith("."))
+    except (ValueError, NotImplementedError, OSError) as error:
+        raise DataError(f"data.each: '{pattern}' cannot be looked for: {error}") from None
+    if not found:
+        raise DataError(f"data.each: nothing matches '{pattern}'; it is looked for from {Path.cwd()}")
+    if len(found) == 1:
+        raise DataError(
+            f"data.each: only {found[0]} matches '{pattern}': a federation has two clients or more"
+        )
+    return dict(zip(safe_names(_wild_parts(found), "client"), map(str, found), strict=True))
+
+
+def _wild_parts(paths: Sequence[Path]) -> list[str]:
+    """What tells these paths apart: the parts in which they differ, without endings."""
+    parts = [path.with_suffix("").parts if path.is_file() else path.parts for path in paths]
+    if len({len(each) for each in parts}) > 1:
+        return ["-".join(each) for each in parts]
+    differ = [place for place in range(len(parts[0])) if len({each[place] for each in parts}) > 1]
+    return ["-".join(each[place] for place in differ) for each in parts]
+
+
+@dataclass(frozen=True, eq=False)
+class Brought:
+    """What one client brought, as it was read: its training rows, and its test rows if it has them apart."""
+
+    train: DataSet
+    test: DataSet | None
+
+    @property
+    def sets(self) -> list[DataSet]:
+        return [self.train] if self.test is None else [self.train, self.test]
+
+    @property
+    def fingerprint(self) -> str:
+        return " ".join(each.fingerprint for each in self.sets)
+
+    def numbered(self, classes: tuple[str, ...]) -> Brought:
+        """The same with class numbers in this order."""
+        test = None if self.test is None else self.test.seen_as(classes=classes)
+        return Brought(self.train.seen_as(classes=classes), test)
+
+
+def read_brought(sources: Mapping[str, Any], wanted: Data) -> tuple[dict[str, Brought], Agreement]:
+    """What each client brings, with columns and classes in the order that they agree on."""
+    drops = columns_to_drop(sources, wanted.drop)
+    words = Agreement(shape=(), features=(), scaled=False, classes=tuple(wanted.classes))
+
+    def read(name: str, like: Agreement) -> Brought:
+        options = {**wanted.reading(), "drop": drops[name], "like": like, "part": True}
+        with of_client(name):
+            train = data.load(sources[name], "train", **options)
+            there = data.has_split(sources[name], "test")
+            return Brought(train, data.load(sources[name], "test", **options) if there else None)
+
+    found = {name: read(name, words) for name in sources}
+    agreement = data.agree({name: each.sets for name, each in found.items()}, wanted.classes)
+    for name, each in found.items():
+        if each.train.features != agreement.features:
+            found[name] = read(name, agreement)  # its columns are in another order
+    return {name: each.numbered(agreement.classes) for name, each in found.items()}, agreement
+
+
+@contextmanager
+def of_client(name: str) -> Iterator[None]:
+    """Say whose data are meant where they cannot be read."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"client '{name}': {error}") from None
+
+
+def alike(brought: Mapping[str, Brought]) -> Iterator[tuple[str, str]]:
+    """Clients that bring the very same training rows as one before them."""
+    first: dict[str, str] = {}
+    for name, each in brought.items():
+        if each.train.fingerprint in first:
+            yield first[each.train.fingerprint], name
+        first.setdefault(each.train.fingerprint, name)
+
+
+def columns_to_drop(
+    sources: Mapping[str, Any], drop: Sequence[str], *, strict: bool = True
+) -> dict[str, list[str]]:
+    """The columns that are left out of each client's table: those of `data.drop` that it has.
+
+    strict: somebody must have each.
+    """
+    if not drop:
+        return {name: [] for name in sources}
+    columns: dict[str, tuple[str, ...] | None] = {}
+    for name, source in sources.items():
+        with of_client(name):
+            columns[name] = data.table_columns(source)
+    known = [column for own in columns.values() for column in own or ()]
+    for column in drop:
+        if column not in known and strict:
+            raise DataError(
+                f"data.drop: no client has a column '{column}': {nearest(column, dict.fromkeys(known))}"
+            )
+    return {name: [column for column in drop if column in (own or ())] for name, own in columns.items()}
