@@ -20,6 +20,7 @@ from tests.conftest import Command
 import polyfed
 from polyfed import plug_ins
 from polyfed.federation.method import registered
+from polyfed.runs.checkpoint import read_lines
 from polyfed.testing import check_method, result_of
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -82,11 +83,22 @@ def test_hospitals_learn_of_classes_that_they_have_not(
     assert own["fedkem"] > own["local"] - 1 and own["fedmd"] > own["local"] - 2
 
 
-def test_the_same_federation_from_python(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_federation_from_python(
+    folder: Path, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Arrays and functions give what files and names give, client by client, round by round."""
     runpy.run_path("from_python.py", run_name="__main__")
     local, fedmd, classes = capsys.readouterr().out.splitlines()
     assert local.startswith("local: 9") and fedmd.startswith("fedmd: 9")
     assert classes.count("malignant") + classes.count("benign") == 3
+    for method, by_python in (("local", "run"), ("fedmd", "run-2")):
+        assert command("run", "hospitals.yaml", "--set", f"method={method}", "--out", method).code == 0
+        lines = [
+            list(read_lines(run / "history.jsonl")) for run in (Path(method), Path("polyfed-runs", by_python))
+        ]
+        assert len(lines[0]) >= 10
+        for one, other in zip(*lines, strict=True):
+            assert all(one.get(key) == other.get(key) for key in ("clients", "server", "bytes"))
 
 
 def test_it_is_killed_and_resumed_with_the_same_bits(folder: Path, command: Command) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,3 +104,9 @@ def test_every_way_into_a_room_is_noticed(code: str) -> None:
 )
 def test_a_rooms_face_is_open_to_all(code: str) -> None:
     assert list(trespasses(code, "data")) == []
+
+
+def test_nothing_names_the_simulation_but_the_place_that_makes_it() -> None:
+    """Everything else reads a federation through its protocol, so that it may be one of distant nodes."""
+    named = [path for path in SOURCE.rglob("*.py") if re.search(r"\bSimulation\b", path.read_text())]
+    assert [path.relative_to(SOURCE).as_posix() for path in named] == ["runs/setup.py"]
