@@ -30,7 +30,7 @@ from polyfed.runs.contents import (
     read_as,
 )
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "manifest.json"
 CONFIG = "config.yaml"
 DESCRIPTION = "data.json"
