@@ -76,7 +76,14 @@ def test_given_classes_are_the_agreed_order_and_may_be_more_than_occur() -> None
 
 
 def test_test_rows_may_have_classes_that_training_rows_lack() -> None:
-    assert agree({"a": [table("x", "p"), table("xy", "p")], "b": [table("x", "p")]}).classes == ("x", "y")
+    sets = {"a": [table("x", "p"), table("xy", "p")], "b": [table("xy", "p")]}
+    assert agree(sets).classes == ("x", "y")
+    sets["b"] = [table("x", "p")]
+    with pytest.raises(
+        DataError, match="a has test rows of the class 'y', of which nobody has training rows"
+    ):
+        agree(sets)
+    assert agree(sets, ["x", "y"]).classes == ("x", "y")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +110,11 @@ def test_test_rows_may_have_classes_that_training_rows_lack() -> None:
         ),
         (
             {"a": images("xy", 8, 8, 1), "b": images("xy", 8, 8, 3), "c": images("xy", 8, 8, 1)},
-            "(a, c: 8-bit images of 8×8 with 1 channel; b: 8-bit images of 8×8 with 3 channels): set data.size",
+            "(a, c: 8-bit images of 8×8 with 1 channel; b: 8-bit images of 8×8 with 3 channels): make all of them grey",
+        ),
+        (
+            {"a": images("xy", 8, 8, 1), "b": images("xy", 9, 8, 1)},
+            "(a: 8-bit images of 8×8 with 1 channel; b: 8-bit images of 9×8 with 1 channel): set data.size",
         ),
         (
             {"a": images("xy", 8, 8, 1), "b": images("xy", 8, 8, 1, kind=np.float32)},

@@ -498,7 +498,7 @@ def test_classes_are_for_clients_that_bring_their_own_and_validation_stays_at_ho
     content: dict[str, Any],
 ) -> None:
     with pytest.raises(ConfigError, match="classes is for clients that bring their own data"):
-        read_config({"data": {"classes": ["a", "b"]}})
+        set_up(read_config({"data": {"classes": ["a", "b"]}}))
     content["evaluate"] = {"validation": "everyone"}
     assert "needs everybody's validation rows in one place" in refusal(content)
 

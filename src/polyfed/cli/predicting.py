@@ -24,8 +24,6 @@ def predict_rows(
     as_client: str | None = None,
 ) -> None:
     """Write what a client's model says of new data as CSV, and how often it is right where the data say so."""
-    # Before the model: it says what is wrong with a folder that is no run.
-    form = form_of(directory, client, as_client)
     try:
         model = api.load_model(directory, client, trust=trust)
     except api.OwnModelError as error:
@@ -33,7 +31,7 @@ def predict_rows(
             f"{client} trains '{error.architecture}', a model of your own: from Python,"
             f" polyfed.load_model({str(directory)!r}, {client!r}, make=…).predict({str(source)!r})"
         ) from None
-    found = predict(model, form, source)
+    found = predict(model, form_of(directory, client, as_client), source)
     text = as_csv(found)
     if out is None:
         sys.stdout.write(visible(text) if sys.stdout.isatty() else text)

@@ -8,7 +8,7 @@ from polyfed.data.holding import Holding, put_together
 from polyfed.data.named import whereabouts
 from polyfed.data.new_rows import InputForm, read_new_rows
 from polyfed.data.normalisation import Constants, moments, no_normalisation, pooled
-from polyfed.data.oddities import copy_notes
+from polyfed.data.oddities import alike_notes, copy_notes, row_hashes
 from polyfed.data.partition import (
     PARTITIONS,
     Dirichlet,
@@ -20,9 +20,9 @@ from polyfed.data.partition import (
     make_partition,
     prepare,
 )
-from polyfed.data.public import PublicSettings, adapt, make_public, share_of
+from polyfed.data.public import PublicSettings, adapt, make_public
 from polyfed.data.sources import has_split, known_sets, load, table_columns
-from polyfed.data.splits import split_client, split_sizes
+from polyfed.data.splits import apportion, draw_stratified, split_client, split_sizes
 from polyfed.data.storage import check_cache, verify
 
 __all__ = [
@@ -46,9 +46,12 @@ __all__ = [
     "adapt",
     "agree",
     "agreement_of",
+    "alike_notes",
+    "apportion",
     "augment",
     "check_cache",
     "copy_notes",
+    "draw_stratified",
     "has_split",
     "known_sets",
     "load",
@@ -61,7 +64,7 @@ __all__ = [
     "prepare",
     "put_together",
     "read_new_rows",
-    "share_of",
+    "row_hashes",
     "split_client",
     "split_sizes",
     "table_columns",

@@ -20,6 +20,7 @@ from polyfed.errors import DataError
 Value = TypeVar("Value")
 
 _SHOWN = 8  # names in a message; of more only the first
+_FEW_CLASSES = 20  # so many classes may there be, however few rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +79,17 @@ def agreement_of(data: DataSet, image: str | None = None) -> Agreement:
 
 
 def template(agreement: Agreement, constants: Constants | None = None) -> DataSet:
-    """A set of no rows that is as was agreed on: for what is to be like it."""
-    mean, std = constants or no_normalisation(agreement.shape[-1])
+    """A set of no rows that is as was agreed on: for what is to be like it.
+
+    constants: by what all rows are normalised; where each client has its own, 0 and 1 of a pixel become −2 and 2.
+    """
+    width = agreement.shape[-1]
+    mean, std = constants or (
+        ((0.5,) * width, (0.25,) * width) if agreement.scaled else no_normalisation(width)
+    )
     return DataSet(
         name="the clients' data",
-        inputs=np.empty((0, *agreement.shape), np.uint8 if agreement.scaled and constants else np.float32),
+        inputs=np.empty((0, *agreement.shape), np.uint8 if agreement.scaled else np.float32),
         labels=np.empty(0, np.int64),
         classes=agreement.classes,
         mean=mean,
@@ -92,19 +99,21 @@ def template(agreement: Agreement, constants: Constants | None = None) -> DataSe
     )
 
 
-def agree(sets: Mapping[str, Sequence[DataSet]], classes: Sequence[str] = ()) -> Agreement:
+def agree(
+    sets: Mapping[str, Sequence[DataSet]], classes: Sequence[str] = (), image: str | None = None
+) -> Agreement:
     """What clients agree on, by what each of them has; a `DataError` that says who has what if they cannot.
 
     sets: the data sets of each client, for training and, where there is one, for testing. Columns are in the order of
         the first client's.
     classes: the agreed classes, in their order; where not given, all that occur, if the clients' classes overlap.
+    image: the column with images, where that is said.
     """
     own = {name: agreement_of(each[0]) for name, each in sets.items()}
     first = next(iter(own.values()))
     _same("rows", {name: _kind(each) for name, each in own.items()}, str, "bring rows of one kind")
     _check_columns({name: each.features for name, each in own.items()})
-    resize = "set data.size for images of one size" if first.is_image else "give all the same columns"
-    _same("rows", {name: each.told() for name, each in own.items()}, str, resize)
+    _same("rows", {name: each.told() for name, each in own.items()}, str, _remedy(list(own.values())))
     labels = {name: each.label for name, each in own.items() if each.label is not None}
     if labels:
         _same("label columns", labels, lambda column: f"'{column}'", "set data.label to one that all have")
@@ -114,7 +123,17 @@ def agree(sets: Mapping[str, Sequence[DataSet]], classes: Sequence[str] = ()) ->
         scaled=first.scaled,
         classes=tuple(_listed_classes(sets, classes) if classes else _common_classes(sets)),
         label=next(iter(labels.values()), None),
+        image=image,
     )
+
+
+def _remedy(own: Sequence[Agreement]) -> str:
+    """What to do where rows are not of one shape."""
+    if not own[0].is_image:
+        return "give all the same columns"
+    if len({each.shape[-1] for each in own}) > 1:
+        return "make all of them grey, or all colour"
+    return "set data.size for images of one size, or bring arrays to one size"
 
 
 def _kind(own: Agreement) -> str:
@@ -160,12 +179,30 @@ def _common_classes(sets: Mapping[str, Sequence[DataSet]]) -> Sequence[str]:
             " are different classes, list all of them in data.classes"
         )
     union = _union(words, words)
+    _check_tested(sets)
+    rows = sum(len(data) for own in sets.values() for data in own)
+    if len(union) > max(_FEW_CLASSES, rows / 2):
+        raise DataError(
+            f"{len(union)} different labels in {rows} rows of all clients; is this the label column?"
+        )
     if len(union) < 2:
         raise DataError(
             f"all rows of all clients are of one class ({union[0]}): at least two are needed to learn anything, list"
             " them in data.classes"
         )
     return union
+
+
+def _check_tested(sets: Mapping[str, Sequence[DataSet]]) -> None:
+    """Refuse test rows of a class that nobody can learn: it is rather written in another way."""
+    trained = {word for own in sets.values() for word in own[0].need_classes()}
+    for client, own in sets.items():
+        unknown = [word for data in own[1:] for word in data.need_classes() if word not in trained]
+        if unknown:
+            raise DataError(
+                f"{client} has test rows of the class '{unknown[0]}', of which nobody has training rows"
+                f" ({_listed(sorted(trained))}): write classes alike, or list all of them in data.classes"
+            )
 
 
 def _overlapping(words: Mapping[str, Collection[str]]) -> list[list[str]]:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Protocol, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +60,9 @@ class DataSet:
 
     def __len__(self) -> int:
         return len(self.inputs)
+
+    def __bool__(self) -> bool:
+        return True  # a set of no rows is a set: `if like` must not pass over it
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.shape))
@@ -150,6 +153,25 @@ class DataSet:
         """The same set with class numbers that begin at `first`: its classes come after another set's."""
         labels = self.need_labels() + first
         return replace(self, labels=labels, fingerprint=f"{self.fingerprint}-from-{first}", first_class=first)
+
+
+class Inputs(Protocol):
+    """What two sets must have alike."""
+
+    inputs: Array
+    features: tuple[str, ...]
+
+
+def why_not_alike(found: Inputs | DataSet, like: DataSet) -> str | None:
+    """Why rows of one shape do not mean the same: images of 8 bits and of floats, columns with names and without."""
+    if like.is_image and (found.inputs.dtype == np.uint8) != (like.inputs.dtype == np.uint8):
+        kinds = ["8-bit images" if each.inputs.dtype == np.uint8 else "floats" for each in (found, like)]
+        return (
+            f"its images are {kinds[0]}, but those that models are trained on are {kinds[1]}: give the same"
+        )
+    if like.features and not like.is_image and not found.features:
+        return "its columns have no names, but those that models are trained on have: give a table"
+    return None
 
 
 def pixel_limits(mean: Sequence[float], std: Sequence[float]) -> Limits:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from numbers import Integral, Number, Real
@@ -22,6 +23,7 @@ _FEW_CLASSES = 20  # so many labels may each have one or two rows
 _FEW_ROWS = 5  # per class: with more, any numbers are taken as classes
 _SINGLE = 0.25  # the share of classes with one row, from which on sparse numbers are taken for quantities
 _SPARSE = 0.7  # class numbers fill their range; of 200 classes, 350 rows drawn at random still have 0.8
+_DECIMAL = re.compile(r"(?P<whole>[+-]?(0|[1-9]\d*))[.,](?P<fraction>\d+)")
 _BINS = "polyfed learns classes: name another label column, or put the numbers into bins"
 
 
@@ -52,13 +54,15 @@ def encode_labels(
     from_zero: numbers that begin at 0 are the classes' own numbers, as PyTorch has them; those that do not occur
         are classes too.
     like: the classes of another set; numbers that all occur there have the same class numbers here.
-    part: these are one client's rows: they may be of one class, and a test split may have classes that the training
-        split has not, which come after those.
+    part: these are one client's rows. Their classes are words, however they are written elsewhere: 07 is not 7, but 1.0
+        is 1. They may be of one class, and a test split may have classes that the training split has not.
     """
     lost = np.flatnonzero(missing(values))
     if lost.size:
         more = f" ({lost.size} rows have none)" if lost.size > 1 else ""
         raise DataError(f"{where}: {place(lost[0])} has no label{more}: fill it in, or leave the row out")
+    if part and not words:
+        return _encode(_words_of(values, where, place), where, known, part)
     if values.dtype.kind in "USO":
         odd = next((value for value in values.tolist() if not isinstance(value, str | Number)), None)
         if odd is not None:
@@ -71,7 +75,7 @@ def encode_labels(
     if not words and known is not None and all(map(is_whole, known)):
         return _encode(labels, where, known, part)
     if words or known is not None or (from_zero and labels.min() == 0):
-        return _places(labels, words if known is None else known, where, base, place, part)
+        return _places(labels, words if known is None or part else known, where, base, place)
     shared = all(map(is_whole, like)) and {str(label) for label in np.unique(labels)} <= set(like)
     return _encode(labels, where, like if shared else None, part)
 
@@ -117,13 +121,13 @@ def _encode(
     if unknown and not part:
         raise DataError(f"{where}: the label '{unknown[0]}' does not occur in the training split")
     words += unknown
-    if known is None:
-        _check_classes(values, where, part)
+    if known is None and not part:  # of a client's part nothing can be told from how many classes it has
+        _check_classes(values, where)
     return _placed(texts, codes, words), tuple(words)
 
 
 def _places(
-    labels: Ints, words: Sequence[str], where: str, base: int, place: Place, part: bool
+    labels: Ints, words: Sequence[str], where: str, base: int, place: Place
 ) -> tuple[Ints, tuple[str, ...]]:
     """Labels that are places in the list of class words; without one, numbers from 0."""
     lowest, highest = int(labels.min()), int(labels.max())
@@ -136,19 +140,35 @@ def _places(
         if highest >= max(_MOST_CLASSES, len(labels)):
             raise DataError(f"{where}: a label of {highest} in {len(labels)} rows; is this the label column?")
         words = [str(number) for number in range(highest + 1)]
-        _check_classes(labels, where, part)
+        _check_classes(labels, where)
     if highest >= len(words):
         raise DataError(f"{where}: there is a label {highest}, but there are only {len(words)} classes")
     if len(words) < 2:
-        _check_classes(labels, where, part)
+        _check_classes(labels, where)
     return labels, tuple(words)
 
 
-def _check_classes(values: Array, where: str, part: bool) -> None:
+def _words_of(values: Array, where: str, place: Place) -> Array:
+    """Labels as words that are the same whatever file they stand in."""
+    if values.dtype.kind not in "USO":
+        return _whole_numbers(values, where, place).astype(str)
+    found = []
+    for row, value in enumerate(values.tolist()):
+        if not isinstance(value, str | Number):
+            raise DataError(f"{where}: labels must be whole numbers or words, not {type(value).__name__}")
+        text = unicodedata.normalize("NFC", str(value).strip())
+        number = _DECIMAL.fullmatch(text)
+        if number is not None and number["fraction"].strip("0"):
+            raise _not_whole(values.astype(str), row, where, place)
+        found.append(text if number is None else number["whole"])
+    return np.array(found, dtype=str)
+
+
+def _check_classes(values: Array, where: str) -> None:
     """Refuse values that cannot be meant as classes: one, about as many as rows, or quantities."""
     present, counts = np.unique(values, return_counts=True)
     classes, rows = len(present), len(values)
-    if classes < 2 and not part:
+    if classes < 2:
         raise DataError(f"{where}: all rows are of one class; at least two are needed to learn anything")
     if classes <= _FEW_CLASSES:
         return

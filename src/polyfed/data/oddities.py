@@ -126,15 +126,7 @@ def _goes_with(column: Array, labels: Ints) -> tuple[bool, bool]:
 
 def class_notes(labels: Ints, classes: Sequence[str], where: str) -> tuple[str, ...]:
     """Lines on classes that look alike, and on those that hardly occur."""
-    notes = []
-    alike = defaultdict(list)
-    for word in classes:
-        if len(word) > 1:  # A and a are two letters
-            alike[" ".join(word.split()).casefold()].append(f"'{word[:_NAME]}'")
-    for words in [words for words in alike.values() if len(words) > 1][:_SHOWN]:
-        notes.append(
-            f"{where}: {listed(words)} are {len(words)} classes, and look like one: write them alike if they are"
-        )
+    notes = [*alike_notes(classes, where)]
     counts = np.bincount(labels, minlength=len(classes))
     single = [f"'{word[:_NAME]}'" for word, count in zip(classes, counts, strict=True) if count == 1]
     if single and len(labels) >= _FEW_ROWS * 2:
@@ -149,6 +141,18 @@ def class_notes(labels: Ints, classes: Sequence[str], where: str) -> tuple[str, 
     return tuple(notes)
 
 
+def alike_notes(classes: Sequence[str], where: str) -> tuple[str, ...]:
+    """Lines on classes whose words differ in spaces or capitals alone."""
+    alike = defaultdict(list)
+    for word in classes:
+        if len(word) > 1:  # A and a are two letters
+            alike[" ".join(word.split()).casefold()].append(f"'{word[:_NAME]}'")
+    return tuple(
+        f"{where}: {listed(words)} are {len(words)} classes, and look like one: write them alike if they are"
+        for words in [words for words in alike.values() if len(words) > 1][:_SHOWN]
+    )
+
+
 # -- test rows -------------------------------------------------------------------------------------------------
 
 
@@ -158,9 +162,9 @@ def copy_notes(test: Array, train: Array, where: str) -> tuple[str, ...]:
     Rows of a few whole numbers repeat by chance: as many test rows may be training rows as training rows are each
     other's copies.
     """
-    trained = Counter(_row_hashes(train))
+    trained = Counter(row_hashes(train))
     twins = sum(count for count in trained.values() if count > 1) / len(train)
-    copies = sum(row in trained for row in _row_hashes(test))
+    copies = sum(row in trained for row in row_hashes(test))
     if copies / len(test) <= _COPIES + twins + 3 * math.sqrt(twins / len(test)):
         return ()
     return (
@@ -169,6 +173,7 @@ def copy_notes(test: Array, train: Array, where: str) -> tuple[str, ...]:
     )
 
 
-def _row_hashes(inputs: Array) -> Iterator[int]:
+def row_hashes(inputs: Array) -> Iterator[int]:
+    """A number for each row, equal for equal rows."""
     for start in range(0, len(inputs), _CHUNK):
         yield from (hash(row.tobytes()) for row in np.asarray(inputs[start : start + _CHUNK]))

@@ -12,7 +12,7 @@ import torch
 from pydantic import BaseModel, Field, model_validator
 
 from polyfed.data import noise
-from polyfed.data.dataset import DataSet, Ints, Rows
+from polyfed.data.dataset import DataSet, Ints, Rows, why_not_alike
 from polyfed.data.images import resize_images
 from polyfed.data.sources import load
 from polyfed.data.splits import draw_stratified
@@ -78,6 +78,7 @@ def make_public(
     *,
     rank: Ints | None = None,
     domain: str | None = None,
+    part: bool = False,
 ) -> tuple[Rows | None, Ints]:
     """The public rows, or None, and the row numbers of the training set that stay private.
 
@@ -85,19 +86,19 @@ def make_public(
     origin, the origins of the lowest rank in each class are shared instead of random ones. A share has the class
     proportions of the whole, and with a column `domain` those of each domain. With `rows` fewer are held out, and the
     others stay private. Where the public labels are other classes, their numbers begin after the private ones: 10 to
-    29 for cifar100's 20 coarse classes beside cifar10.
+    29 for cifar100's 20 coarse classes beside cifar10. `part`: its classes are read as those of clients' parts are.
     """
     private = np.arange(len(dataset), dtype=np.int64)
     if settings.source == "none":
         return None, private
     if settings.source == "share":
-        taken = share_of(dataset, settings, rng, rank=rank, domain=domain)
+        taken = _share(dataset, settings, rng, rank=rank, domain=domain)
         public, private = dataset, np.setdiff1d(private, taken, assume_unique=True)
     elif settings.kind is not None:
         public = make_noise(settings.kind, settings.rows or 0, dataset, rng, cache_dir)
         taken = np.arange(len(public), dtype=np.int64)
     else:
-        public = load(settings.source, label=settings.label, like=dataset, cache_dir=cache_dir)
+        public = load(settings.source, label=settings.label, like=dataset, part=part, cache_dir=cache_dir)
         public = adapt(public, dataset, cache_dir)
         if settings.classes == "auto" and set(public.classes) <= set(dataset.classes):
             public = public.seen_as(classes=dataset.classes)  # the same words mean the same
@@ -143,6 +144,9 @@ def make_noise(
 def adapt(dataset: DataSet, like: DataSet, cache_dir: Path | str | None = None) -> DataSet:
     """A data set in the shape of another: resized, grey made colour or colour made grey; done once."""
     if dataset.shape == like.shape:
+        reason = why_not_alike(dataset, like)
+        if reason is not None:
+            raise DataError(f"'{dataset.name}': {reason}")
         return dataset
     shapes = ["×".join(map(str, data.shape)) for data in (dataset, like)]
     if (
@@ -167,7 +171,7 @@ def adapt(dataset: DataSet, like: DataSet, cache_dir: Path | str | None = None) 
     return stored({"of": dataset.fingerprint, "name": dataset.name, "shape": like.shape}, build, cache_dir)
 
 
-def share_of(
+def _share(
     dataset: DataSet,
     settings: PublicSettings,
     rng: np.random.Generator,

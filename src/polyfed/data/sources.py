@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias, cast, get_args
 
 import numpy as np
 
-from polyfed.data.dataset import DataSet
+from polyfed.data.dataset import DataSet, why_not_alike
 from polyfed.data.files import Reading, identity, npz_arrays
 from polyfed.data.image_folders import open_image_folder, read_image_folder
 from polyfed.data.named import NAMED, draft_digits, hub_files, local_folder, named_has_split
@@ -78,8 +78,8 @@ def load(
         label=label,
         columns=tuple(columns),
         drop=tuple(drop),
-        features=like.features if like else (),
-        like=like.classes if like else (),
+        features=() if like is None else like.features,
+        like=() if like is None else like.classes,
         part=part,
         size=_size(size),
     )
@@ -267,7 +267,7 @@ def _existing(source: str | Path) -> Path:
         return path
     if isinstance(source, str) and path.name == source and not path.suffix:
         raise DataError(f"there is no data set '{source}': {nearest(source, known_sets(), 'polyfed data')}")
-    raise DataError(f"there is no file or folder {path}")
+    raise DataError(f"there is no file or folder {path}{'' if path.is_absolute() else f' in {Path.cwd()}'}")
 
 
 def _limited(
@@ -288,6 +288,9 @@ def _check_like(draft: Draft, train: DataSet) -> None:
     if draft.inputs.shape[1:] != train.inputs.shape[1:]:
         shapes = ["×".join(map(str, inputs.shape[1:])) for inputs in (draft.inputs, train.inputs)]
         raise DataError(f"{draft.name}: test rows are {shapes[0]}, but training rows are {shapes[1]}")
+    reason = why_not_alike(draft, train)
+    if reason is not None:
+        raise DataError(f"{draft.name}: {reason}")
 
 
 def _check_no_drop(reading: Reading, called: str) -> None:

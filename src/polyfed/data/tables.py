@@ -177,8 +177,8 @@ class _Table:
         if column is None:
             return None, ()
         values = self._values(column)
-        words = train.classes if train is not None else self.reading.like if self.reading.part else ()
-        if self.is_csv and not all(map(is_whole, words)):
+        known = train.classes if train is not None else ()
+        if self.is_csv and (self.reading.part or not all(map(is_whole, known))):
             # Class words such as 07, which here may look like numbers because there is no other.
             values = read_csv(self.path, as_text=[column]).column(column).to_numpy()
         return encode_labels(

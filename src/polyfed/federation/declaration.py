@@ -172,5 +172,9 @@ def _contradictions(said: Declaration) -> Iterator[tuple[str, str]]:
                 "tells",
                 f"'{name}' is of the kind {kinds[name]} in `sends` and {kind} here: give one of them",
             )
+    for name in _SEQUENCES:
+        twice = [each for each in getattr(said, name) if list(getattr(said, name)).count(each) > 1]
+        if twice:
+            yield name, f"{twice[0]!r:.80} is there twice"
     if not said.tasks:
         yield "tasks", "give one at least"

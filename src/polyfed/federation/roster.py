@@ -26,13 +26,30 @@ NAME = re.compile(r"[^\W\d_]([^\W_]|[.-]){0,99}")  # begins with a letter: 7 and
 
 def why_not_a_name(name: object) -> str | None:
     """Why a client cannot be called so; nothing if it can."""
+    if isinstance(name, bool):
+        return f"'{name}' cannot be a name: YAML reads on, off, yes and no as true and false, so write it in quotes"
     if not isinstance(name, str) or not NAME.fullmatch(name):
         return (
             f"'{name!s:.60}' cannot be a name: begin with a letter, go on with at most 99 letters, digits, dots and"
             " dashes"
         )
-    if name.partition(".")[0] == "server":
+    if name.partition(".")[0].casefold() == "server":
         return f"'{name}' reads like the server's name: choose another"
+    return None
+
+
+def why_not_names(names: Sequence[object]) -> str | None:
+    """Why clients cannot be called so, or not all of them; nothing if they can."""
+    if len(names) < 2:
+        return "a federation has two clients or more"
+    seen: dict[str, object] = {}
+    for name in names:
+        if (reason := why_not_a_name(name)) is not None:
+            return reason
+        folded = str(name).casefold()  # on some disks North and north are one file
+        if folded in seen:
+            return f"'{seen[folded]}' and '{name}' are too much alike: give every client a name of its own"
+        seen[folded] = name
     return None
 
 

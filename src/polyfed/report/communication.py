@@ -11,6 +11,7 @@ from typing import Literal
 from polyfed.errors import ConfigError
 from polyfed.federation.message import Kind
 from polyfed.report.fitting import FittedTable, Row
+from polyfed.report.measures import EVERYONES_OWN, WHOLE
 from polyfed.report.sweeps import with_spread
 from polyfed.report.tables import amount, percent, pools_data
 from polyfed.runs.communication import Point, Reach, best, course, predicted_bytes, reach
@@ -86,13 +87,16 @@ def courses(groups: Mapping[str, Sequence[RunRecord]], of: Whose | None) -> list
 
 def _courses_of(name: str, runs: Sequence[RunRecord], of: Whose | None) -> Iterator[Course]:
     last = runs[0].summary["last"]
+    if of == "all" and "whole" not in last:
+        raise ConfigError(f"--of all: {name} has no whole test set; use own or server")
     part: Whose = "own" if of == "own" or "whole" not in last else "all"
     stages = list(last.get("server", {}))
     if of != "server" or not stages:
         yield Course(name, part, runs, _MEASURES[part])
     if of in (None, "server"):
         for stage in stages:
-            yield Course(name, f"{stage} (server)", runs, f"server.{stage}")
+            own = "" if runs[0].whole_test in WHOLE else f", {EVERYONES_OWN}"
+            yield Course(name, f"{stage} (server){own}", runs, f"server.{stage}")
 
 
 def target_table(found: Sequence[Course], target: float) -> FittedTable:

@@ -100,5 +100,6 @@ def _server_metrics(record: RunRecord, found: Mapping[str, Any]) -> Iterator[tup
     for stage, metrics in found.get("server_metrics", {}).items():
         for name, value in metrics.items():
             if name != CONFUSION:
-                title = f"{stage} (server), {METRIC_TITLES[name]}, {server_title(record)}"
+                over = "" if record.whole_test in WHOLE else "mean over "
+                title = f"{stage} (server), {METRIC_TITLES[name]}, {over}{server_title(record)}"
                 yield Measure(f"server_metrics.{stage}.{name}", title), value

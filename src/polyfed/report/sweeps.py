@@ -250,7 +250,7 @@ def results_csv(runs: Sequence[FinishedRun]) -> str:
     """
     further = [{when: _by_key(run.record, when) for when in REPORTED_ROUNDS} for run in runs]
     measured = list(dict.fromkeys(key for each in further for when in each.values() for key in when))
-    keys = list(dict.fromkeys(key for run in runs for key in run.values))
+    keys = [key for key in dict.fromkeys(key for run in runs for key in run.values) if key != "variant"]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = [f"{part}_{when}" for when, part in ACCURACIES]
@@ -259,6 +259,7 @@ def results_csv(runs: Sequence[FinishedRun]) -> str:
             "variant",
             *keys,
             "seed",
+            "whole_test",
             *names,
             "round_chosen",
             "own_worst",
@@ -279,6 +280,7 @@ def results_csv(runs: Sequence[FinishedRun]) -> str:
                 run.variant,
                 *(run.values.get(key, "") for key in keys),
                 run.record.config["seed"],
+                run.record.whole_test,
                 *(accuracy_at(summary, when, part) for when, part in ACCURACIES),
                 (summary["chosen"] or {}).get("round"),
                 accuracy_at(summary, "last", "own", "worst"),

@@ -85,7 +85,11 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
         for part, gain in record.gain_over(local).items():
             table.add_row(escape(f"gain over {local.path.resolve().name}, {part}"), signed(gain))
     parts = list(part_titles(record))
-    for name, scores in (*summary["last"]["architectures"].items(), *_named_clients(record)):
+    models = summary["last"]["architectures"]
+    clients = {
+        f"client {name}" if name in models else name: scores for name, scores in _named_clients(record)
+    }
+    for name, scores in (*models.items(), *clients.items()):
         shown = " / ".join(percent(scores[part]) for part in parts if part in scores)
         table.add_row(escape(f"{name} ({' / '.join(parts)})"), shown or "–")
     for direction in ("up", "down"):

@@ -58,8 +58,12 @@ class Architectures:
         self.seeds = seeds
         self.device = device
         self.makers = dict(makers)
-        for name in self.makers:
+        for name, maker in self.makers.items():
             models.check_name(name)
+            if not callable(maker):  # as a module is, too
+                raise ModelError(
+                    f"models=…: '{name}' is a {type(maker).__name__}: give a function that makes a model, or a model"
+                )
         clients = held.names
         self.shape = held.agreement.model_shape
         self.outputs = _output_count(held, method)

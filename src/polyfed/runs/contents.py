@@ -19,6 +19,7 @@ from polyfed.runs.assignment import MOST, Count
 from polyfed.runs.holdings import WholeTest
 
 LARGEST = 1e15  # rounds, seconds and any other number of a run: far above any
+LARGEST_INPUT = 3.5e38  # what fits into 32 bits
 MOST_INPUTS = 50_000_000  # numbers in one row: as many as an image may have pixels
 
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
@@ -89,8 +90,9 @@ class Clients(_Part):
 # -- data.json -------------------------------------------------------------------------------------------------
 
 
-Means = list[Number]
-Deviations = list[Annotated[Number, Field(gt=0)]]
+Constant = Annotated[float, Field(ge=-LARGEST_INPUT, le=LARGEST_INPUT, allow_inf_nan=False)]
+Means = list[Constant]
+Deviations = list[Annotated[Constant, Field(gt=0)]]
 Pair = Annotated[tuple[Means, Deviations], Strict(False)]
 """Normalisation constants: a mean and a deviation for each channel or feature; a tuple is a list in JSON."""
 

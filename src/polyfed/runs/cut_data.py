@@ -13,7 +13,7 @@ from torch import Tensor
 
 from polyfed import data
 from polyfed.data import Constants, DataSet, Holding, InputForm, Limits, Rows, agreement_of, no_normalisation
-from polyfed.errors import DataError
+from polyfed.errors import ConfigError, DataError
 from polyfed.federation.nodes import ClientData
 from polyfed.runs.client_names import client_names
 from polyfed.runs.config import RunConfig
@@ -36,6 +36,10 @@ class CutData:
         self.seeds = seeds
         self.pooled = pooled
         wanted = config.data
+        if wanted.classes:
+            raise ConfigError(
+                "data.classes is for clients that bring their own data (data.clients: {north: …}, data.each, data={…})"
+            )
         settings = wanted.partition
         self._shared_origin = isinstance(settings, data.Rotated) and settings.shared_split
         self.dataset, self._test_set = self._load(given)
@@ -84,8 +88,8 @@ class CutData:
         elif wanted.test_set is None and data.has_split(source, "test"):
             test = data.load(source, "test", **options)
         if wanted.test_set is not None:
-            test = data.load(wanted.test_set, like=train, part=True, **wanted.reading())
-            test = data.adapt(test, train).seen_as(classes=train.classes, mean=train.mean, std=train.std)
+            whole = source["train"] if isinstance(source, Mapping) else source
+            test = data.load({"train": whole, "test": wanted.test_set}, "test", **wanted.reading())
         if wanted.normalised == "none":
             train, test = _as_read(train), None if test is None else _as_read(test)
         return train, test
@@ -100,7 +104,7 @@ class CutData:
     def limits(self) -> Limits | None:
         return self.dataset.limits
 
-    @property
+    @functools.cached_property
     def constants(self) -> Constants | Mapping[str, Constants]:
         if self.config.data.normalised != "client":
             return self.dataset.mean, self.dataset.std
@@ -154,7 +158,7 @@ class CutData:
     def _hold(self, index: int) -> Holding:
         train, validation, test = self.split(index)
         seen = self.dataset
-        if self.config.data.normalised == "client":
+        if self.config.data.normalised == "client" and len(train):  # who has no rows has no constants
             mean, std = data.pooled([data.moments(seen.inputs, train)])
             seen = seen.seen_as(mean=mean, std=std)
         return Holding(

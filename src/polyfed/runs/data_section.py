@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from polyfed.data import Dirichlet, Function, Listed, Natural, PartitionSettings, PublicSettings, Rotated
-from polyfed.federation.roster import why_not_a_name
+from polyfed.federation.roster import why_not_a_name, why_not_names
 from polyfed.schema import SECTION, OneOrMore, as_list, explain
 
 DEFAULT_CLIENTS = 8
@@ -33,8 +33,6 @@ Brings: TypeAlias = Annotated[str, Field(min_length=1)] | TrainAndTest
 
 def _brings(name: object, given: Any) -> Any:
     """What a client brings, checked here: of a wrong one of two kinds pydantic would tell what both should be."""
-    if (reason := why_not_a_name(name)) is not None:
-        raise ValueError(reason)
     if isinstance(given, TrainAndTest) or (isinstance(given, str) and given):
         return given
     if not isinstance(given, Mapping):
@@ -161,8 +159,8 @@ class Data(BaseModel):
                     "give a number of clients, or what each brings: {north: north.csv, south: scans/}"
                 )
             return value
-        if len(value) < 2:
-            raise ValueError("a federation has two clients or more")
+        if (reason := why_not_names(list(value))) is not None:
+            raise ValueError(reason)
         return {name: _brings(name, given) for name, given in value.items()}
 
     @field_validator("names")
@@ -186,10 +184,6 @@ class Data(BaseModel):
         if self.is_brought and cut:
             raise ValueError(
                 f"{cut[0]} is for one data set that is cut, and here each client brings its own: leave it out"
-            )
-        if self.classes and not self.is_brought:
-            raise ValueError(
-                "classes is for clients that bring their own data (clients: {north: …}, or each)"
             )
         return self
 

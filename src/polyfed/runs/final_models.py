@@ -79,8 +79,9 @@ def write(
     """
     digests: dict[str, str] = {}
     held = federation.holdings
+    known = held.constants
     for file, client, architecture, weights in _final(federation, server, evaluation, trained):
-        constants = held.constants.get(client) if isinstance(held.constants, Mapping) else held.constants
+        constants = known.get(client) if isinstance(known, Mapping) else known
         facts = ModelFacts(
             architecture=architecture,
             shape=list(server.shape),

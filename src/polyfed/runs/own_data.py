@@ -24,7 +24,7 @@ from polyfed.federation.nodes import ClientData
 from polyfed.federation.roster import Names
 from polyfed.runs.config import RunConfig
 from polyfed.runs.holdings import Ints, Kept, WholeTest, as_seen, part_in_turn
-from polyfed.runs.own_sources import alike, columns_to_drop, of_client, read_brought
+from polyfed.runs.own_sources import alike, columns_to_drop, read_brought, told_of
 from polyfed.seeds import Seeds
 
 log = logging.getLogger(__name__)
@@ -64,6 +64,7 @@ class OwnData:
         self._check_settings()
         self._brought, self.agreement = read_brought(sources, config.data)
         self.title = f"data of {len(sources)} clients"
+        self._published = self._count_published()
         self._divisions = {name: self._divide(name) for name in self.names}
         self._normalise(alone=alone)
         self.public = self._make_public()
@@ -87,22 +88,24 @@ class OwnData:
         wanted, train = self.config.data, self._brought[name].train
         labels, rows = train.need_labels(), np.arange(len(train), dtype=np.int64)
         public = rows[:0]
-        if wanted.public.source == "share" and round(len(train) * (wanted.public.share or 0)):
-            asked = wanted.public.model_copy(update={"rows": self._rows_to_publish(name)})
-            with of_client(name):
-                public = data.share_of(train, asked, self.seeds.numpy("public", name))
+        published = self._published[name]
+        if published:
+            public = data.draw_stratified(labels, len(train), published, self.seeds.numpy("public", name))
         apart = self._brought[name].test is not None
         shares = wanted.validation, 0.0 if apart else wanted.test
         kept = np.setdiff1d(rows, public, assume_unique=True)
         return Division(public, *data.split_client(kept, labels, *shares, self.seeds.numpy("split", name)))
 
-    def _rows_to_publish(self, name: str) -> int | None:
-        """How many of `data.public.rows` are this client's, by how many it has."""
-        most = self.config.data.public.rows
-        if most is None:
-            return None
-        everyone = sum(len(each.train) for each in self._brought.values())
-        return max(1, round(most * len(self._brought[name].train) / everyone))
+    def _count_published(self) -> dict[str, int]:
+        """How many rows each client publishes: its share, but not its last row; at most `data.public.rows` in all."""
+        wanted, names = self.config.data.public, sorted(self.names)
+        if wanted.source != "share":
+            return dict.fromkeys(names, 0)
+        sizes = np.array([len(self._brought[name].train) for name in names])
+        counts = np.minimum(np.round(sizes * (wanted.share or 0.0)).astype(np.int64), sizes - 1)
+        if wanted.rows is not None and wanted.rows < counts.sum():
+            counts = data.apportion(counts, wanted.rows, self.seeds.numpy("public"))
+        return dict(zip(names, counts.tolist(), strict=True))
 
     def _normalise(self, *, alone: bool) -> None:
         """The constants of each client, of training rows alone."""
@@ -151,6 +154,9 @@ class OwnData:
     def _warn(self) -> None:
         for one, other in alike(self._brought):
             log.warning("clients '%s' and '%s' bring the same rows", one, other)
+        for note in data.alike_notes(self.agreement.classes, "all clients together"):
+            log.warning("%s", note)
+        self._warn_of_copies()
         for name, each in self._brought.items():
             for note in dict.fromkeys(note for found in each.sets for note in found.notes):
                 log.warning("client '%s': %s", name, note)
@@ -160,6 +166,26 @@ class OwnData:
             log.warning(
                 "no client has test rows, so nothing will be scored: set data.test, such as 0.2, or data.test_set"
             )
+
+    def _warn_of_copies(self) -> None:
+        """Say which test rows, and which rows of a public set, are training rows of somebody else."""
+        looked_at = {name: each.test for name, each in self._brought.items() if each.test is not None}
+        titles = {name: f"the test rows of '{name}'" for name in looked_at}
+        if self._test_set is not None:
+            looked_at["(test set)"], titles["(test set)"] = self._test_set, "data.test_set"
+        if self.public is not None and self.config.data.public.source not in ("share", "noise"):
+            looked_at["(public)"], titles["(public)"] = self.public.dataset, "data.public"
+        if not looked_at:
+            return
+        owners = {
+            mark: name for name, each in self._brought.items() for mark in data.row_hashes(each.train.inputs)
+        }
+        for whose, found in looked_at.items():
+            marks = (owners.get(mark) for mark in data.row_hashes(found.inputs))
+            for name in dict.fromkeys(name for name in marks if name not in (None, whose)):
+                train = self._brought[str(name)].train.inputs
+                for note in data.copy_notes(found.inputs, train, found.name):
+                    log.warning("%s and client '%s': %s", titles[whose], name, note)
 
     # -- public rows -----------------------------------------------------------------------------------------
 
@@ -178,7 +204,7 @@ class OwnData:
             ]
             shared = data.put_together(parts, "published rows")
             return (shared.without_labels() if wanted.labels == "none" else shared).rows()
-        public, _ = data.make_public(wanted, self._template(), self.seeds.numpy("public"))
+        public, _ = data.make_public(wanted, self._template(), self.seeds.numpy("public"), part=True)
         if public is None or self.config.data.normalised != "none" or wanted.source == "noise":
             return public
         return as_seen(public, data.no_normalisation(self.agreement.shape[-1]))
@@ -256,19 +282,15 @@ class OwnData:
         wanted = self.config.data
         if wanted.test_set is None:
             return None
-        options = {
-            **wanted.reading(),
-            "drop": columns_to_drop({"": wanted.test_set}, wanted.drop, strict=False)[""],
-        }
-        found = data.load(wanted.test_set, like=self.agreement, part=True, **options)
-        found = data.adapt(found, self._template())
-        for name, each in self._brought.items():
-            for note in data.copy_notes(found.inputs, each.train.inputs, found.name):
-                log.warning("data.test_set and client '%s': %s", name, note)
+        with told_of("data.test_set"):
+            drop = columns_to_drop({"": wanted.test_set}, wanted.drop, strict=False)[""]
+            options = {**wanted.reading(), "drop": drop, "like": self.agreement, "part": True}
+            found = data.adapt(data.load(wanted.test_set, **options), self._template())
+            found = found.seen_as(classes=self.agreement.classes)
         if isinstance(self.constants, Mapping):
-            return found.seen_as(classes=self.agreement.classes)
+            return found
         mean, std = self.constants
-        return found.seen_as(classes=self.agreement.classes, mean=mean, std=std)
+        return found.seen_as(mean=mean, std=std)
 
     @functools.cached_property
     def whole_test(self) -> Rows | None:

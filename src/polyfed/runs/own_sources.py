@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ from typing import Any
 from polyfed import data
 from polyfed.data import Agreement, DataSet
 from polyfed.errors import ConfigError, DataError, nearest
-from polyfed.federation.roster import why_not_a_name
+from polyfed.federation.roster import why_not_names
 from polyfed.runs.client_names import safe_names
-from polyfed.runs.data_section import Data
+from polyfed.runs.data_section import OF_ONE_SET, Data
 from polyfed.runs.holdings import GIVEN
 
 SPLITS = {"train", "test"}
@@ -29,10 +29,13 @@ def own_sources(wanted: Data, given: Any) -> dict[str, Any] | None:
             set(given) <= SPLITS and not isinstance(wanted.clients, Mapping)
         ):
             return None
-        reasons = (why_not_a_name(name) for name in given)
-        if (reason := next((reason for reason in reasons if reason), None)) is not None:
-            raise ConfigError(f"data=…: {reason}")
-        return dict(given)
+        _check_given(wanted, given)
+        # In the order in which the run began: replies are folded in the clients' order.
+        return (
+            {name: given[name] for name in wanted.clients}
+            if isinstance(wanted.clients, Mapping)
+            else dict(given)
+        )
     if wanted.each is not None:
         return _matching(wanted.each)
     if not isinstance(wanted.clients, Mapping):
@@ -48,13 +51,41 @@ def own_sources(wanted: Data, given: Any) -> dict[str, Any] | None:
     return sources
 
 
+def _check_given(wanted: Data, given: Mapping[Any, Any]) -> None:
+    """Refuse data given from Python that are not what a run file may say, or not those that a run began with."""
+    if (reason := why_not_names(list(given))) is not None:
+        raise ConfigError(f"data=…: {reason}")
+    if isinstance(wanted.clients, Mapping):
+        if set(wanted.clients.values()) != {GIVEN}:
+            raise ConfigError(
+                "data.clients says what each client brings, and so does data=…: give one of them"
+            )
+        for name in (*wanted.clients, *given):
+            if name not in given or name not in wanted.clients:
+                lacks = "is missing in" if name not in given else "is new in"
+                raise ConfigError(
+                    f"data=…: '{name}' {lacks} what was given; the run began with {', '.join(wanted.clients)}"
+                )
+    cut = [
+        key
+        for key in (*OF_ONE_SET, "clients", "each")
+        if key in wanted.model_fields_set and getattr(wanted, key) is not None
+    ]
+    if cut and not isinstance(wanted.clients, Mapping):
+        raise ConfigError(
+            f"data.{cut[0]} is not for clients that bring their own data, as data=… does: leave it out"
+        )
+
+
 def _matching(pattern: str) -> dict[str, str]:
     """The files or folders that match a pattern such as `hospitals/*/data.csv`, named by what `*` stands for."""
+    if not set(pattern) & set("*?["):
+        raise DataError(f"data.each: '{pattern}' has no * in it: write what differs between clients as *")
     root = Path(pattern).anchor or "."
     inside = str(Path(pattern).relative_to(root)) if Path(pattern).is_absolute() else pattern
     try:
-        found = sorted(path for path in Path(root).glob(inside) if not path.name.startswith("."))
-    except (ValueError, NotImplementedError, OSError) as error:
+        found = sorted(path for path in Path(root).glob(inside) if not _is_hidden(path, pattern))
+    except (ValueError, NotImplementedError, IndexError, OSError) as error:
         raise DataError(f"data.each: '{pattern}' cannot be looked for: {error}") from None
     if not found:
         raise DataError(f"data.each: nothing matches '{pattern}'; it is looked for from {Path.cwd()}")
@@ -63,6 +94,11 @@ def _matching(pattern: str) -> dict[str, str]:
             f"data.each: only {found[0]} matches '{pattern}': a federation has two clients or more"
         )
     return dict(zip(safe_names(_wild_parts(found), "client"), map(str, found), strict=True))
+
+
+def _is_hidden(path: Path, pattern: str) -> bool:
+    """Whether a part of a path is hidden (.ipynb_checkpoints) that the pattern does not name."""
+    return any(part.startswith(".") and part not in Path(pattern).parts for part in path.parts)
 
 
 def _wild_parts(paths: Sequence[Path]) -> list[str]:
@@ -80,48 +116,49 @@ class Brought:
 
     train: DataSet
     test: DataSet | None
+    fingerprint: str
+    """Of what was read first, before anything was agreed on: it depends on nobody else."""
 
     @property
     def sets(self) -> list[DataSet]:
         return [self.train] if self.test is None else [self.train, self.test]
 
-    @property
-    def fingerprint(self) -> str:
-        return " ".join(each.fingerprint for each in self.sets)
-
     def numbered(self, classes: tuple[str, ...]) -> Brought:
         """The same with class numbers in this order."""
         test = None if self.test is None else self.test.seen_as(classes=classes)
-        return Brought(self.train.seen_as(classes=classes), test)
+        return Brought(self.train.seen_as(classes=classes), test, self.fingerprint)
 
 
 def read_brought(sources: Mapping[str, Any], wanted: Data) -> tuple[dict[str, Brought], Agreement]:
     """What each client brings, with columns and classes in the order that they agree on."""
     drops = columns_to_drop(sources, wanted.drop)
-    words = Agreement(shape=(), features=(), scaled=False, classes=tuple(wanted.classes))
 
-    def read(name: str, like: Agreement) -> Brought:
+    def read(name: str, like: Agreement | None = None, fingerprint: str = "") -> Brought:
         options = {**wanted.reading(), "drop": drops[name], "like": like, "part": True}
-        with of_client(name):
-            train = data.load(sources[name], "train", **options)
-            there = data.has_split(sources[name], "test")
-            return Brought(train, data.load(sources[name], "test", **options) if there else None)
+        with told_of(f"client '{name}'"):
+            sets = [data.load(sources[name], "train", **options)]
+            if data.has_split(sources[name], "test"):
+                sets.append(data.load(sources[name], "test", **options))
+            for each in sets:
+                each.need_labels()
+        read_as = fingerprint or " ".join(each.fingerprint for each in sets)
+        return Brought(sets[0], sets[1] if len(sets) > 1 else None, read_as)
 
-    found = {name: read(name, words) for name in sources}
-    agreement = data.agree({name: each.sets for name, each in found.items()}, wanted.classes)
+    found = {name: read(name) for name in sources}
+    agreement = data.agree({name: each.sets for name, each in found.items()}, wanted.classes, wanted.image)
     for name, each in found.items():
         if each.train.features != agreement.features:
-            found[name] = read(name, agreement)  # its columns are in another order
+            found[name] = read(name, agreement, each.fingerprint)  # its columns are in another order
     return {name: each.numbered(agreement.classes) for name, each in found.items()}, agreement
 
 
 @contextmanager
-def of_client(name: str) -> Iterator[None]:
-    """Say whose data are meant where they cannot be read."""
+def told_of(what: str) -> Iterator[None]:
+    """Say what is meant (`client 'north'`) where data cannot be read."""
     try:
         yield
     except DataError as error:
-        raise DataError(f"client '{name}': {error}") from None
+        raise DataError(f"{what}: {error}") from None
 
 
 def alike(brought: Mapping[str, Brought]) -> Iterator[tuple[str, str]]:
@@ -144,7 +181,7 @@ def columns_to_drop(
         return {name: [] for name in sources}
     columns: dict[str, tuple[str, ...] | None] = {}
     for name, source in sources.items():
-        with of_client(name):
+        with told_of(f"client '{name}'") if strict else nullcontext():
             columns[name] = data.table_columns(source)
     known = [column for own in columns.values() for column in own or ()]
     for column in drop:

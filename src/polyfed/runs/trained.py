@@ -114,7 +114,7 @@ def form_of(run: Path, name: str, as_client: str | None = None) -> InputForm:
     description = files.description()
     names = Names(files.assignment().count, description.clients)
     if as_client is not None and as_client not in names:
-        raise CheckpointError(f"no client of {run} is called '{as_client:.60}': use {few(names)}")
+        raise CheckpointError(f"no client of {run} is called '{as_client!s:.60}': use {few(names)}")
     form = description.form(name if as_client is None else as_client)
     if form is None:
         raise CheckpointError(
