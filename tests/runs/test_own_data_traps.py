@@ -298,6 +298,15 @@ def test_a_run_is_resumed_in_the_order_in_which_it_began(tmp_path: Path, method:
         polyfed.resume(part.path, data={name: data[name] for name in NAMES[:2]}, rounds=4)
 
 
+def test_a_sweep_over_data_from_python_goes_on(tmp_path: Path) -> None:
+    data = {name: patients(name) for name in NAMES}
+    for _ in range(2):  # the second time nothing is left to do
+        done = polyfed.sweep(
+            {"rounds": 1}, {"method": ["local", "fedavg"]}, data=data, out=tmp_path / "sweep", workers=2
+        )
+        assert [row.finished for row in done.rows] == [1, 1]
+
+
 def test_what_is_not_a_model_is_told() -> None:
     with pytest.raises(ModelError, match="models=…: 'names' is a list: give a function that makes a model"):
         set_up(read_config({}), None, {"names": ["mlp"]})  # type: ignore[dict-item]
@@ -326,6 +335,10 @@ def test_hidden_folders_are_nobodys_and_a_pattern_needs_a_star(
     del content["data"]["clients"]
     for pattern in ("h/*/data.csv", "h/**/*.csv"):
         assert list(made(content, each=str(tmp_path / pattern)).roster.names) == ["a", "b"]
+    (tmp_path / "h" / "deep" / "er").mkdir(parents=True)
+    write(tmp_path / "h" / "deep" / "er" / "data.csv", *patients("deeper"))
+    names = ["a-data", "b-data", "deep-er-data"]
+    assert list(made(content, each=str(tmp_path / "h/**/*.csv")).roster.names) == names
     for pattern in ("/", str(tmp_path), "north.csv"):
         with pytest.raises(DataError, match="has no \\* in it"):
             made(content, each=pattern)

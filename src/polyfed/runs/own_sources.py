@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -103,7 +104,9 @@ def _is_hidden(path: Path, pattern: str) -> bool:
 
 def _wild_parts(paths: Sequence[Path]) -> list[str]:
     """What tells these paths apart: the parts in which they differ, without endings."""
-    parts = [path.with_suffix("").parts if path.is_file() else path.parts for path in paths]
+    above = Path(os.path.commonpath(paths))
+    inside = [path.relative_to(above) for path in paths]
+    parts = [each.with_suffix("").parts if (above / each).is_file() else each.parts for each in inside]
     if len({len(each) for each in parts}) > 1:
         return ["-".join(each) for each in parts]
     differ = [place for place in range(len(parts[0])) if len({each[place] for each in parts}) > 1]
