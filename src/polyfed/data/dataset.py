@@ -162,9 +162,13 @@ class Inputs(Protocol):
     features: tuple[str, ...]
 
 
-def why_not_alike(found: Inputs | DataSet, like: DataSet) -> str | None:
-    """Why rows of one shape do not mean the same: images of 8 bits and of floats, columns with names and without."""
-    if like.is_image and (found.inputs.dtype == np.uint8) != (like.inputs.dtype == np.uint8):
+def why_not_alike(found: Inputs | DataSet, like: DataSet, *, normalised: bool = False) -> str | None:
+    """Why rows of one shape do not mean the same: images of 8 bits and of floats, columns with names and without.
+
+    normalised: what was found is normalised by its own constants, so 8-bit images can stand for normalised floats.
+    """
+    scaled = found.inputs.dtype == np.uint8, like.inputs.dtype == np.uint8
+    if like.is_image and scaled[0] != scaled[1] and not (normalised and scaled[0]):
         kinds = ["8-bit images" if each.inputs.dtype == np.uint8 else "floats" for each in (found, like)]
         return (
             f"its images are {kinds[0]}, but those that models are trained on are {kinds[1]}: give the same"

@@ -144,7 +144,7 @@ def make_noise(
 def adapt(dataset: DataSet, like: DataSet, cache_dir: Path | str | None = None) -> DataSet:
     """A data set in the shape of another: resized, grey made colour or colour made grey; done once."""
     if dataset.shape == like.shape:
-        reason = why_not_alike(dataset, like)
+        reason = why_not_alike(dataset, like, normalised=True)
         if reason is not None:
             raise DataError(f"'{dataset.name}': {reason}")
         return dataset
