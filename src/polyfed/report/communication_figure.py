@@ -82,7 +82,7 @@ def communication_figure(found: Sequence[Course], target: float, path: Path) -> 
 
 def _whose(drawn: Sequence[Course]) -> str:
     whole = whole_title(run for each in drawn for run in each.runs)
-    parts = {"own": f"accuracy on {OWN}", "all": f"accuracy on {whole}"}
+    parts = {"own": f"accuracy, {OWN}", "all": f"accuracy, {whole}"}
     words = {each.words for each in drawn}
     return parts.get(words.pop(), "accuracy") if len(words) == 1 else "accuracy"
 

@@ -96,7 +96,7 @@ def accuracy_against_bytes(variants: Mapping[str, Sequence[RunRecord]], path: Pa
         _draw_panel(axes, panel, low, high, apart)
         axes.set_title(f"clients' models: {title}" if title else "", fontsize=9.5, color=INK, loc="left")
     all_axes[0].set_ylabel(
-        f"accuracy on {whole_title(records) or OWN}\nin %; of clients, their mean", fontsize=9, color=INK
+        f"accuracy in %, {whole_title(records) or OWN};\nof clients, their mean", fontsize=9, color=INK
     )
     handles = {
         text: mark for axes in all_axes for mark, text in zip(*axes.get_legend_handles_labels(), strict=True)
