@@ -62,20 +62,9 @@ def accuracy_against_bytes(variants: Mapping[str, Sequence[RunRecord]], path: Pa
     path: where to write; the ending (.png, .svg, .pdf) chooses the format.
     """
     shown = dict(zip(labels(list(variants), _LONGEST_LABEL), variants.values(), strict=True))
-    panels: dict[str, dict[str, Sequence[RunRecord]]] = {}
     records = [run for runs in shown.values() for run in runs]
     part = "whole" if any("whole" in run.summary["last"] for run in records) else "own"
-    for name, runs in shown.items():
-        if runs and part in runs[0].summary["last"]:
-            trained = dict.fromkeys(group.model for group in runs[0].assignment.groups)
-            panels.setdefault(", ".join(trained), {})[name] = runs
-    if len(panels) > _MOST_PANELS:
-        panels = {"": {name: runs for panel in panels.values() for name, runs in panel.items()}}
-    elif len(panels) > 1:
-        panels = {
-            title: dict(zip(_without_common_end(list(panel)), panel.values(), strict=True))
-            for title, panel in panels.items()
-        }
+    panels = _panels({name: runs for name, runs in shown.items() if runs and part in runs[0].summary["last"]})
     points = {
         title: [point for name, runs in panel.items() for point in _points(name, runs, part)]
         for title, panel in panels.items()
@@ -111,6 +100,22 @@ def accuracy_against_bytes(variants: Mapping[str, Sequence[RunRecord]], path: Pa
         labelcolor=INK,
     )
     return save(figure, Path(path))
+
+
+def _panels(variants: Mapping[str, Sequence[RunRecord]]) -> dict[str, dict[str, Sequence[RunRecord]]]:
+    """Variants by the models that their clients train, if these are not too many kinds."""
+    panels: dict[str, dict[str, Sequence[RunRecord]]] = {}
+    for name, runs in variants.items():
+        trained = dict.fromkeys(group.model for group in runs[0].assignment.groups)
+        panels.setdefault(", ".join(trained), {})[name] = runs
+    if len(panels) > _MOST_PANELS:
+        return {"": dict(variants)}
+    if len(panels) == 1:
+        return panels
+    return {
+        title: dict(zip(_without_common_end(list(panel)), panel.values(), strict=True))
+        for title, panel in panels.items()
+    }
 
 
 def _points(name: str, runs: Sequence[RunRecord], part: str) -> list[_Point]:
