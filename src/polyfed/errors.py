@@ -5,6 +5,7 @@ PolyfedError
 │   ├── ConfigError      a run file, an override, an argument
 │   ├── DataError        a data set, a partition, a public set
 │   ├── ModelError       a model that is unknown or does not fit its input or its peers
+│   ├── TaskError        what is to be learnt, where data or settings do not fit it
 │   ├── MethodError      a method whose needs are not met, or which sends what it did not declare
 │   ├── CheckpointError  a run directory that is missing, truncated or edited
 │   └── RunError         a run that cannot go on: a full disk, every client failing
@@ -58,6 +59,10 @@ class DataError(UserError):
 
 class ModelError(UserError):
     """A model that is unknown, or that does not fit its input or its peers."""
+
+
+class TaskError(UserError):
+    """What is to be learnt is unknown, or does not fit the data or its settings."""
 
 
 class MethodError(UserError):

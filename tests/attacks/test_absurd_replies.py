@@ -16,7 +16,7 @@ from torch import Tensor
 from polyfed import Client, Declaration, Fields, Fleet, Kind, Method, Server, client_step, learn
 from polyfed.engines import Inline, Pool
 from polyfed.errors import Divergence
-from polyfed.federation.engine import Outcome, Success, Task
+from polyfed.federation.engine import Outcome, Request, Success
 from polyfed.federation.message import decode, encode
 from polyfed.federation.method import registered
 from polyfed.testing import failures_of
@@ -28,11 +28,13 @@ METHODS = [name for name in registered() if name not in QUIET]
 LARGE = {1: 1e20, 2: 1e14, 3: 1e4}  # by round
 
 
-def spoil(outcomes: Iterator[Outcome], task: Task, change: Change) -> Iterator[Outcome]:
+def spoil(outcomes: Iterator[Outcome], request: Request, change: Change) -> Iterator[Outcome]:
     """What client-1 sends in a step of the method arrives changed."""
     for outcome in outcomes:
-        if isinstance(outcome, Success) and outcome.client == 1 and task.step.startswith("method."):
-            fields = {name: change(value, task.moment.round) for name, value in decode(outcome.reply).items()}
+        if isinstance(outcome, Success) and outcome.client == 1 and request.step.startswith("method."):
+            fields = {
+                name: change(value, request.moment.round) for name, value in decode(outcome.reply).items()
+            }
             yield dataclasses.replace(outcome, reply=encode(fields))
         else:
             yield outcome
@@ -43,8 +45,8 @@ class Absurd(Inline):
         super().__init__()
         self.change = change
 
-    def run(self, task: Task) -> Iterator[Outcome]:
-        return spoil(super().run(task), task, self.change)
+    def run(self, request: Request) -> Iterator[Outcome]:
+        return spoil(super().run(request), request, self.change)
 
 
 class AbsurdPool(Pool):
@@ -52,8 +54,8 @@ class AbsurdPool(Pool):
         super().__init__(2)
         self.change = change
 
-    def run(self, task: Task) -> Iterator[Outcome]:
-        return spoil(super().run(task), task, self.change)
+    def run(self, request: Request) -> Iterator[Outcome]:
+        return spoil(super().run(request), request, self.change)
 
 
 def filled(value: Any, number: float) -> Any:
@@ -157,8 +159,8 @@ def test_numbers_of_any_type_and_size_cost_their_sender_alone(
     make_run: MakeRun, value: Any, method: str, field: str
 ) -> None:
     class One(Absurd):
-        def run(self, task: Task) -> Iterator[Outcome]:
-            for outcome in Inline.run(self, task):
+        def run(self, request: Request) -> Iterator[Outcome]:
+            for outcome in Inline.run(self, request):
                 fields = decode(outcome.reply) if isinstance(outcome, Success) else {}
                 if isinstance(outcome, Success) and outcome.client == 1 and field in fields:
                     yield dataclasses.replace(outcome, reply=encode({**fields, field: value}))

@@ -29,7 +29,7 @@ from polyfed import (
 from polyfed.engines import Host, Inline, Pool, pool
 from polyfed.engines.scheduler import Move
 from polyfed.errors import RunError
-from polyfed.federation.engine import Outcome, Population, Task
+from polyfed.federation.engine import Outcome, Population, Request
 from polyfed.federation.program import Program
 from polyfed.runs import rounds
 from polyfed.runs.checkpoint import read_lines
@@ -113,14 +113,14 @@ class Stopping(Pool):
             stop(self, 1)
         return super().save(directory, label)
 
-    def run(self, task: Task) -> Iterator[Outcome]:
-        if task.moment.round == 2 and self.where in ("move", "step"):
+    def run(self, request: Request) -> Iterator[Outcome]:
+        if request.moment.round == 2 and self.where in ("move", "step"):
             moved, self.where = self.where == "move", ""
             client, home = next((client, home) for client, home in self.scheduler.homes.items())
             stop(self, home)
             if moved:
                 self._move(Move(client, home, 1 - home))
-        return super().run(task)
+        return super().run(request)
 
     def close(self) -> None:
         if self.where == "close":

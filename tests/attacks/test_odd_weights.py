@@ -13,7 +13,7 @@ from tests.conftest import MakeRun
 from torch import Tensor
 
 from polyfed.engines import Inline
-from polyfed.federation.engine import Outcome, Success, Task
+from polyfed.federation.engine import Outcome, Request, Success
 from polyfed.federation.message import decode, encode
 
 TYPES = [
@@ -35,8 +35,8 @@ class Odd(Inline):
         self.change = change
         self.field = field
 
-    def run(self, task: Task) -> Iterator[Outcome]:
-        for outcome in super().run(task):
+    def run(self, request: Request) -> Iterator[Outcome]:
+        for outcome in super().run(request):
             fields = decode(outcome.reply) if isinstance(outcome, Success) else {}
             if isinstance(outcome, Success) and outcome.client == 0 and self.field in fields:
                 sent = fields[self.field]

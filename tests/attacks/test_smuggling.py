@@ -179,9 +179,9 @@ class Impostor(Inline):
         super().__init__()
         self.report = report
 
-    def run(self, task: Any) -> Iterator[Any]:
-        for outcome in super().run(task):
-            if isinstance(outcome, Success) and outcome.client == 0 and task.step.endswith("train"):
+    def run(self, request: Any) -> Iterator[Any]:
+        for outcome in super().run(request):
+            if isinstance(outcome, Success) and outcome.client == 0 and request.step.endswith("train"):
                 yield dataclasses.replace(outcome, report=encode(self.report))
             else:
                 yield outcome

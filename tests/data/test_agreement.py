@@ -24,7 +24,7 @@ def table(labels: str, *columns: str, column: str = "ill") -> DataSet:
         std=(1.0,) * len(columns),
         fingerprint=labels,
         features=columns,
-        label_column=column,
+        label_columns=() if column is None else (column,),
     )
 
 
@@ -50,7 +50,7 @@ def test_columns_are_those_of_the_first_and_classes_the_union() -> None:
     found = agreed(a=table("xy", "p", "q"), b=table("yz", "q", "p"))
     assert found.features == ("p", "q")
     assert found.classes == ("x", "y", "z")
-    assert (found.label, found.shape, found.model_shape) == ("ill", (2,), (2,))
+    assert (found.label_columns, found.shape, found.model_shape) == (("ill",), (2,), (2,))
 
 
 def test_a_client_with_one_class_is_fine_if_it_overlaps() -> None:

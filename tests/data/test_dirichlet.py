@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from polyfed.data.allocation import dirichlet_shares, fill_up
-from polyfed.data.dataset import Array
+from polyfed.data.arrays import Array
 from polyfed.data.dirichlet import Dialect, dirichlet
 
 Draws = list[list[float]]

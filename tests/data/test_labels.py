@@ -76,7 +76,7 @@ def test_a_test_split_keeps_the_classes_of_the_training_split(refuses: Refuses) 
         ([0.0, np.inf], "whole numbers or words, but row 1 has inf"),
         ([1.0, 1e20], "whole numbers or words, but row 1 has 1e+20"),
         ([7, 7], "all rows are of one class"),
-        (range(50), "50 different labels in 50 rows; is this the label column? polyfed learns classes: name"),
+        (range(50), "50 different labels in 50 rows; is this the label column? name"),
         (np.array([1, 2.5], dtype=object), "whole numbers or words, but row 1 has 2.5"),
         (
             np.array([Decimal("1.5"), Decimal(2)], dtype=object),
@@ -128,9 +128,7 @@ HONEST = {
 )
 def test_quantities_are_not_taken_for_classes(refuses: Refuses, values: Any) -> None:
     for from_zero in (False, True):
-        with refuses(
-            "different labels in 442 rows; is this the label column? polyfed learns classes: name another"
-        ):
+        with refuses("different labels in 442 rows; is this the label column? name another"):
             encode_labels(values, where="t.csv, column 'target'", from_zero=from_zero)
     with refuses("or put the numbers into bins"):
         encode_labels(values, where="t")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from polyfed import data
-from polyfed.data import InputForm, csv_files, read_new_rows, tables
+from polyfed.data import CLASS_LABELS, InputForm, csv_files, read_new_rows, tables
 from polyfed.errors import DataError
 
 
@@ -28,7 +28,7 @@ def form(tmp_path: Path) -> InputForm:
 
 def test_a_table_says_its_columns_in_their_order_and_its_label_column(form: InputForm) -> None:
     assert form.features == ("b", "a")
-    assert form.label == "grade"
+    assert form.label_columns == ("grade",)
     assert form.mean == (2.0, 30.0)
 
 
@@ -36,7 +36,7 @@ def test_columns_are_kept_when_rows_are_drawn(tmp_path: Path) -> None:
     rows = [f"{n},{n % 2}" for n in range(20)]
     for options in ({"limit": 6}, {"per_class": 3}):
         drawn = data.load(table(tmp_path / "t.csv", "width,label", *rows), **options)  # type: ignore[arg-type]
-        assert (drawn.features, drawn.label_column, len(drawn)) == (("width",), "label", 6)
+        assert (drawn.features, drawn.label_columns, len(drawn)) == (("width",), ("label",), 6)
 
 
 def test_tables_that_differ_in_the_names_of_columns_alone_are_told_apart(tmp_path: Path) -> None:
@@ -79,10 +79,18 @@ def test_labels_are_classes_by_word_or_number(
     labels: list[object], classes: tuple[str, ...], found: list[str | None]
 ) -> None:
     form = InputForm(
-        shape=(1,), features=("x",), scaled=False, mean=(0.0,), std=(1.0,), classes=classes, label="y"
+        shape=(1,),
+        features=("x",),
+        scaled=False,
+        mean=(0.0,),
+        std=(1.0,),
+        classes=classes,
+        label_columns=("y",),
     )
     columns = {"x": np.zeros(3), "y": np.array(labels, dtype=object)}
-    assert read_new_rows(columns, form).labels == found
+    labels_given = read_new_rows(columns, form).labels
+    assert labels_given is not None
+    assert CLASS_LABELS.meant(list(labels_given), classes) == found
 
 
 def test_a_file_that_is_no_table_is_one_line(form: InputForm, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.conftest import MakeRun
 from polyfed import Client, Declaration, Fields, Fleet, Kind, Method, Server, client_step, learn
 from polyfed.engines import Inline, Pool
 from polyfed.engines.host import Host
-from polyfed.federation.engine import Call, Engine, Success, Task
+from polyfed.federation.engine import Call, Engine, Request, Success
 from polyfed.federation.message import EMPTY, decode, encode
 from polyfed.federation.nodes import Moment
 from polyfed.models import memory_format
@@ -120,8 +120,8 @@ def hosts(make_run: MakeRun, tmp_path: Path) -> list[Host]:
 
 
 def count(host: Host, client: int) -> None:
-    task = Task("method.count", Moment(1, 1), EMPTY, [[Call(client)]])
-    (outcome,) = host.run_unit(task, task.units[0])
+    request = Request("method.count", Moment(1, 1), EMPTY, [[Call(client)]])
+    (outcome,) = host.run_unit(request, request.units[0])
     assert isinstance(outcome, Success)
 
 

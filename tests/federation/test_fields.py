@@ -394,8 +394,8 @@ def test_scores_and_numbers_under_declared_names_are_let_through(report: dict[st
     assert report_refusal(report) is None
 
 
-BY_STAGE = "what it measured are not accuracies by stage"
-SCORES = "what it measured at 'stage' are not accuracies"
+BY_STAGE = "what it measured are not scores by stage"
+SCORES = "what it measured at 'stage' are not scores of classification"
 METRICS = (
     "what it measured at 'stage' are not balanced-accuracy, macro-f1, auc, calibration-error, confusion"
     " of a scored part"

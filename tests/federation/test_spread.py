@@ -29,7 +29,7 @@ from polyfed import (
 )
 from polyfed.engines import Inline, Pool
 from polyfed.errors import MethodError, RunError
-from polyfed.federation.engine import Engine, Success, Task
+from polyfed.federation.engine import Engine, Request, Success
 from polyfed.federation.fleet import STREAM_WINDOW
 from polyfed.federation.message import encode
 from polyfed.federation.method import server_step
@@ -245,9 +245,9 @@ class Echo:
     def __init__(self) -> None:
         self.taken: list[int] = []
 
-    def run(self, task: Task) -> Iterator[Success]:
-        self.taken.append(len(task.units))
-        for [call] in task.units:
+    def run(self, request: Request) -> Iterator[Success]:
+        self.taken.append(len(request.units))
+        for [call] in request.units:
             yield Success(None, call.own, 0.0)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from polyfed import Client, Declaration, Fields, Fleet, Kind, Method, Server, client_step
 from polyfed.engines import Inline, Pool
 from polyfed.errors import ConfigError
-from polyfed.federation.engine import Engine, Outcome, Success, Task
+from polyfed.federation.engine import Engine, Outcome, Request, Success
 from polyfed.federation.message import decode, encode
 from polyfed.federation.method import registered
 from polyfed.federation.wire import Wire, WireSettings
@@ -227,9 +227,9 @@ def test_a_client_that_fails_has_the_residuals_that_it_had(make_run: MakeRun) ->
 class Impostor(Inline):
     """Somebody in the place of client 2 who sends what cannot be unpacked."""
 
-    def run(self, task: Task) -> Iterator[Outcome]:
-        for outcome in super().run(task):
-            if isinstance(outcome, Success) and outcome.client == 2 and task.step == "method.train":
+    def run(self, request: Request) -> Iterator[Outcome]:
+        for outcome in super().run(request):
+            if isinstance(outcome, Success) and outcome.client == 2 and request.step == "method.train":
                 entry: dict[str, Any] = {
                     "top": torch.tensor([7]).int(),
                     "values": torch.ones(1),

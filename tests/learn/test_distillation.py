@@ -79,7 +79,7 @@ def test_one_step_towards_probabilities_by_hand() -> None:
     model = linear()
     said = torch.tensor([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0]])
     settings = Distillation(epochs=1, loss="kl", temperature=2.0, lr=0.1, batch=2)
-    distil(model, X, said, settings, generator(), given="probabilities")
+    distil(model, X, said, settings, generator(), given="answers")
     slope = (torch.full((2, 3), 1 / 3) - said) / 2 / 2
     assert torch.allclose(model.weight, -0.1 * slope.T @ X, atol=1e-6)
 
@@ -87,17 +87,17 @@ def test_one_step_towards_probabilities_by_hand() -> None:
 # -- the loop ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", ["logits", "probabilities"])
+@pytest.mark.parametrize("given", ["outputs", "answers"])
 def test_distillation_equals_a_bare_loop(given: Any) -> None:
     x, answers = examples(10)
-    answers = answers if given == "logits" else soften(answers, 2.0)
+    answers = answers if given == "outputs" else soften(answers, 2.0)
     model, bare = net(), net()
     settings = Distillation(epochs=3, batch=4, lr=0.1, loss="kl", temperature=2.0)
     assert distil(model, x, answers, settings, generator(5), given=given) == 9
     stream = generator(5)
     for _ in range(3):
         for rows in torch.randperm(10, generator=stream).split(4):
-            p = soften(answers[rows], 2.0) if given == "logits" else answers[rows]
+            p = soften(answers[rows], 2.0) if given == "outputs" else answers[rows]
             loss = -(p * (bare(x[rows]) / 2).log_softmax(dim=1)).sum() / len(rows)
             parameters = list(bare.parameters())
             for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):

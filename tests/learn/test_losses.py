@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from math import log
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from polyfed.learn import Distillation, cross_entropy, entropy, kl, knowledge_loss, soften
+from polyfed.learn import AnswerForm, Distillation, cross_entropy, entropy, kl, knowledge_loss, soften
 
-Answers = Literal["logits", "probabilities"]
+Answers = AnswerForm
 LOSSES = ["l1", "l2", "ce", "kl"]
 
 # Logits that are logarithms of whole numbers have probabilities that are fractions.
@@ -42,7 +42,7 @@ BETWEEN_PROBABILITIES = {
 
 
 def loss_of(
-    student: Tensor, answer: Tensor, loss: Any, *, answers: Answers = "logits", **settings: Any
+    student: Tensor, answer: Tensor, loss: Any, *, answers: Answers = "outputs", **settings: Any
 ) -> Tensor:
     return knowledge_loss(Distillation(epochs=1, loss=loss, **settings), given=answers)(student, answer)
 
@@ -66,17 +66,15 @@ def test_every_loss_between_logits_by_hand(name: str, temperature: float, reduce
 def test_every_loss_to_probabilities_by_hand(name: str, temperature: float, reduce: str) -> None:
     """The student is softened; the teacher has been, and is taken as it is."""
     expected = BETWEEN_PROBABILITIES[name] / (3 if reduce == "mean" else 1)
-    found = loss_of(
-        temperature * STUDENT, P, name, answers="probabilities", temperature=temperature, reduce=reduce
-    )
+    found = loss_of(temperature * STUDENT, P, name, answers="answers", temperature=temperature, reduce=reduce)
     assert found.item() == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("answers", ["logits", "probabilities"])
+@pytest.mark.parametrize("answers", ["outputs", "answers"])
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_loss_is_a_mean_over_rows(name: str, reduce: str, answers: Answers) -> None:
-    answer = TEACHER if answers == "logits" else P
+    answer = TEACHER if answers == "outputs" else P
     once = loss_of(STUDENT, answer, name, answers=answers, reduce=reduce)
     twice = loss_of(STUDENT.repeat(2, 1), answer.repeat(2, 1), name, answers=answers, reduce=reduce)
     assert twice.item() == pytest.approx(once.item(), abs=1e-6)
@@ -104,7 +102,7 @@ def test_the_mean_of_distances_is_that_of_the_framework() -> None:
 # -- gradients -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("answers", ["logits", "probabilities"])
+@pytest.mark.parametrize("answers", ["outputs", "answers"])
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0, 10.0])
 @pytest.mark.parametrize("name", ["ce", "kl"])
 def test_the_gradient_is_the_difference_of_probabilities_over_the_temperature(
@@ -112,7 +110,7 @@ def test_the_gradient_is_the_difference_of_probabilities_over_the_temperature(
 ) -> None:
     """(q - p) / T of each row, over the number of rows. With the factor T² of some papers it would be T (q - p)."""
     student = (temperature * STUDENT).requires_grad_()
-    answer = temperature * TEACHER if answers == "logits" else P
+    answer = temperature * TEACHER if answers == "outputs" else P
     loss_of(student, answer, name, answers=answers, temperature=temperature).backward()
     assert student.grad is not None
     assert torch.allclose(student.grad, (Q - P) / temperature / 2, atol=1e-6)
@@ -135,11 +133,11 @@ def test_the_gradients_of_distances_by_hand(name: str, reduce: str, expected: Te
     assert torch.allclose(student.grad, expected / (3 if reduce == "mean" else 1), atol=1e-6)
 
 
-@pytest.mark.parametrize("answers", ["logits", "probabilities"])
+@pytest.mark.parametrize("answers", ["outputs", "answers"])
 @pytest.mark.parametrize("name", LOSSES)
 def test_no_gradient_reaches_the_teacher(name: str, answers: Answers) -> None:
     student = STUDENT.clone().requires_grad_()
-    teacher = (TEACHER if answers == "logits" else P).clone().requires_grad_()
+    teacher = (TEACHER if answers == "outputs" else P).clone().requires_grad_()
     loss_of(student, teacher, name, answers=answers).backward()
     assert teacher.grad is None
     assert student.grad is not None and bool(student.grad.abs().sum() > 0)

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from polyfed.learn import are_probabilities, robust_mean
+from polyfed.learn import robust_mean
 from polyfed.learn.robust import SAME, TAIL, _in_order, _outside
+from polyfed.tasks import CLASSIFICATION
 
 
 def line(*firsts: float) -> Tensor:
@@ -258,7 +259,7 @@ def test_the_order_of_the_clients_changes_no_bit_and_probabilities_stay_probabil
     found = robust_mean(answers, poisoned, spread)
     shuffled = answers[torch.randperm(clients, generator=stream)]
     assert torch.equal(robust_mean(shuffled, poisoned, spread), found)
-    assert are_probabilities(found)
+    assert CLASSIFICATION.is_answer(found)
 
 
 @quick

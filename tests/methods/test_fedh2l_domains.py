@@ -64,7 +64,7 @@ def test_the_paper_turns_clockwise(real_data: Path) -> None:
     """A quarter of a turn would bring what is at the top of an image to its right: so does a third of it, in part."""
     made = federation("ind", "mnist")
     pixels, domain = np.asarray(made.dataset.inputs[..., 0]).astype(float), made.dataset.column("domain")
-    ones = made.labels == 1  # a stroke from the bottom (left) to the top (right)
+    ones = made.dataset.need_labels() == 1  # a stroke from the bottom (left) to the top (right)
     across = np.arange(28) - 13.5
     tops = [pixels[ones & (domain == number), :10].sum(axis=(0, 1)) for number in range(4)]
     centres = [float(top @ across / top.sum()) for top in tops]

@@ -37,11 +37,14 @@ from polyfed.methods import fedorion, noise_distillation
 from polyfed.methods.noise_distillation import NoiseSettings
 from polyfed.runs.checkpoint import read_lines
 from polyfed.runs.rounds import Run
+from polyfed.tasks import CLASSIFICATION
 from polyfed.testing import failures_of, result_of
 
 NOISE_BATCH, NOISE_BATCHES, MOMENTUM = 16, 6, 0.5
 DISTIL = {"epochs": 3, "batch": NOISE_BATCH, "lr": LR, "momentum": MOMENTUM}
 FEDORION: dict[str, Any] = {"name": "fedorion", "noise_batches": 2, "distil": DISTIL}
+
+LEARNT: dict[str, Any] = {"device": torch.device("cpu"), "task": CLASSIFICATION}
 
 
 def wide() -> nn.Module:
@@ -213,7 +216,10 @@ def test_eq_3_by_hand_with_two_teachers() -> None:
     settings = NoiseSettings(distil={"epochs": 1, "batch": 4, "lr": 0.1})
     network = nn.Linear(2, 2)
     helper = cast(
-        Assistant, SimpleNamespace(scratch_model=lambda _: network, shape=(2,), device=torch.device("cpu"))
+        Assistant,
+        SimpleNamespace(
+            scratch_model=lambda _: network, shape=(2,), device=torch.device("cpu"), task=CLASSIFICATION
+        ),
     )
     told: dict[str, Any] = {"seed": 1, "drawn": None}
     teacher = TableMean()
@@ -227,7 +233,9 @@ def test_eq_3_by_hand_with_two_teachers() -> None:
     student = nn.Linear(2, 2)
     nn.init.zeros_(student.weight)
     nn.init.zeros_(student.bias)
-    server = SimpleNamespace(model=student, round=1, memory={}, shape=(2,), device=torch.device("cpu"))
+    server = SimpleNamespace(
+        model=student, round=1, memory={}, shape=(2,), device=torch.device("cpu"), task=CLASSIFICATION
+    )
     noise_distillation.distil(cast(Server, server), teacher.result(), settings, **told)
     assert student.bias.tolist() == pytest.approx([-0.01625, 0.01625], abs=1e-6)
     z = torch.randn(4, 2, generator=torch.Generator().manual_seed(1))
@@ -256,7 +264,10 @@ def test_a_teacher_is_asked_without_a_trace_and_without_dropout(federate: Prepar
     network = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 3))
     before = copy_of(network)
     helper = cast(
-        Assistant, SimpleNamespace(scratch_model=lambda _: network, shape=(5,), device=torch.device("cpu"))
+        Assistant,
+        SimpleNamespace(
+            scratch_model=lambda _: network, shape=(5,), device=torch.device("cpu"), task=CLASSIFICATION
+        ),
     )
     first, second = (
         cast(

@@ -87,9 +87,10 @@ def test_mlps_take_vectors_and_images_of_any_size() -> None:
     assert build("mlp", (1, 2, 3), 2)(torch.zeros(5, 1, 2, 3)).shape == (5, 2)
 
 
-def test_a_classifier_with_fewer_than_two_outputs_is_refused() -> None:
-    with pytest.raises(ModelError, match="cannot have 1 outputs"):
-        build("mlp", (3,), 1)
+def test_a_model_without_outputs_is_refused() -> None:
+    assert build("mlp", (3,), 1)(torch.zeros(5, 3)).shape == (5, 1)  # one number
+    with pytest.raises(ModelError, match="cannot have 0 outputs"):
+        build("mlp", (3,), 0)
 
 
 def test_an_unknown_norm_is_refused() -> None:

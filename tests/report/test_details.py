@@ -78,7 +78,7 @@ def test_a_methods_page_has_its_paper_its_needs_what_it_sends_and_keeps() -> Non
         "a client keeps model and memory",
         "uses in the end its own model",
         "server takes part; needs only the mean of the replies",
-        "makes sense for classification, binary, multilabel, regression; polyfed runs classification alone",
+        "makes sense for classification, binary, multilabel, regression",
         "public_rows: 5000 [a whole number, at least 1]",
         "distil: {epochs: 5, batch: 64, lr: 0.1, loss: l1, reduce: mean} [a section]",
         "In `distil`: How a student learns",
@@ -104,7 +104,7 @@ def test_the_whole_declaration_of_a_method_is_told(name: str) -> None:
         assert f"{field} ({sort})" in said
     for need, otherwise in declared.needs.items():
         assert (f"{need.value} (not with {otherwise})" if otherwise else need.value) in said
-    for one in (*declared.stages, *declared.notes, *declared.keeps, *declared.tasks):
+    for one in (*declared.stages, *declared.notes, *declared.keeps, *declared.task_names):
         assert one in said.partition("What it declares")[2]
     assert ("server takes no part" in said) is (not declared.server)
     if declared.server and declared.sends and not pooled:

@@ -28,6 +28,7 @@ from polyfed.runs.checkpoint import RunDirectory, read_lines
 from polyfed.runs.failures import FAILURES_LOG
 from polyfed.runs.rounds import Run
 from polyfed.runs.setup import set_up
+from polyfed.tasks import CLASSIFICATION
 from polyfed.testing import result_of
 
 ALL = {"metrics": "all"}
@@ -241,7 +242,7 @@ def test_a_model_that_answers_with_no_finite_number_is_not_scored_and_is_named(m
 
 def test_an_answer_that_is_not_a_number_is_not_right() -> None:
     logits = torch.tensor([[torch.nan, 0.0], [0.0, torch.inf], [1.0, 0.0]])
-    assert learn.count_right(logits, torch.tensor([0, 1, 0])) == [2, 3]
+    assert CLASSIFICATION.tally(logits, torch.tensor([0, 1, 0])) == [2, 3]
 
 
 @pytest.mark.parametrize(("outputs", "classes"), [("all", 30), ("private", 10)])

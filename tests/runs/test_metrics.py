@@ -6,7 +6,6 @@ import pytest
 
 from polyfed.federation.nodes import Measurement
 from polyfed.runs.metrics import (
-    accuracy,
     amp,
     chosen_for_each,
     chosen_round,
@@ -19,6 +18,7 @@ from polyfed.runs.metrics import (
     with_others,
     wlp,
 )
+from polyfed.tasks import CLASSIFICATION
 
 # FedKF's Table 2: three models on three clients. Its cells are only partly legible (an accuracy of 0.7, an AMP
 # of 0.65, FM 0.00667, 0.005 and 0.00667); these accuracies agree with them and with what the text says of them:
@@ -72,7 +72,7 @@ def test_spread_is_the_population_standard_deviation() -> None:
 
 
 def test_accuracy_is_right_of_all() -> None:
-    assert accuracy([3, 4]) == 0.75
+    assert CLASSIFICATION.value([3, 4]) == 0.75
 
 
 def test_a_summary_reports_every_part_that_was_measured() -> None:

@@ -12,7 +12,7 @@ from polyfed import disk
 from polyfed.cli.screen import console
 from polyfed.errors import ConfigError, visible
 from polyfed.runs import api
-from polyfed.runs.trained import Predictions, form_of, predict
+from polyfed.runs.trained import Predictions, form_of, predict, task_of
 
 
 def predict_rows(
@@ -23,7 +23,7 @@ def predict_rows(
     trust: Sequence[str],
     as_client: str | None = None,
 ) -> None:
-    """Write what a client's model says of new data as CSV, and how often it is right where the data say so."""
+    """Write what a client's model says of new data as CSV, and how good that is where the data say so."""
     try:
         model = api.load_model(directory, client, trust=trust)
     except api.OwnModelError as error:
@@ -31,26 +31,28 @@ def predict_rows(
             f"{client} trains '{error.architecture}', a model of your own: from Python,"
             f" polyfed.load_model({str(directory)!r}, {client!r}, make=…).predict({str(source)!r})"
         ) from None
-    found = predict(model, form_of(directory, client, as_client), source)
+    found = predict(model, form_of(directory, client, as_client), task_of(directory), source)
     text = as_csv(found)
     if out is None:
         sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
     else:
         disk.replace(out, text.encode())
         console.print(f"wrote {out}", soft_wrap=True, markup=False)
-    if found.score is not None:
-        right, of = found.score
-        known = "" if of == len(found) else f", the others' classes are not known to {client}"
-        line = f"accuracy {100 * right / of:.1f} % ({right} of {of} rows{known})\n"
+    if found.tally is not None:
+        known = found.tally[1] == len(found)
+        others = (
+            "" if known else f"; the labels of {len(found) - found.tally[1]} more are not known to {client}"
+        )
+        line = f"{found.task.told(found.tally)}{others}\n"
         # The table alone goes to stdout, where another program may read it.
         (sys.stderr if out is None else sys.stdout).write(visible(line))
 
 
 def as_csv(found: Predictions) -> str:
-    """One line for each row: what it is called, its class, the probability of each class."""
+    """One line for each row: what it is called, the answer, and what else is said: the probability of each class."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "class", *(f"p({word})" for word in found.words)])
-    for row, word, shares in zip(found.rows, found.classes, found.probabilities, strict=True):
-        writer.writerow([row, word, *(f"{share:.6g}" for share in shares)])
+    writer.writerow(["row", found.task.answer_title(found.words), *found.columns])
+    for row, answer, shares in zip(found.rows, found.answers, found.table, strict=True):
+        writer.writerow([row, found.task.as_told(answer), *(f"{share:.6g}" for share in shares)])
     return text.getvalue()

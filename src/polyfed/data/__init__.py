@@ -24,9 +24,21 @@ from polyfed.data.public import PublicSettings, adapt, make_public
 from polyfed.data.sources import has_split, known_sets, load, table_columns
 from polyfed.data.splits import apportion, draw_stratified, split_client, split_sizes
 from polyfed.data.storage import check_cache, verify
+from polyfed.data.targets import (
+    CLASS_LABELS,
+    LARGEST_NUMBER,
+    NUMBER_LABELS,
+    SEVERAL_LABELS,
+    LabelSource,
+    Targets,
+)
 
 __all__ = [
+    "CLASS_LABELS",
+    "LARGEST_NUMBER",
+    "NUMBER_LABELS",
     "PARTITIONS",
+    "SEVERAL_LABELS",
     "Agreement",
     "Constants",
     "DataSet",
@@ -34,6 +46,7 @@ __all__ = [
     "Function",
     "Holding",
     "InputForm",
+    "LabelSource",
     "Limits",
     "Listed",
     "Natural",
@@ -42,6 +55,7 @@ __all__ = [
     "Rotated",
     "Rows",
     "SetFacts",
+    "Targets",
     "about",
     "adapt",
     "agree",

@@ -15,6 +15,7 @@ import numpy as np
 from polyfed.data.dataset import DataSet, Mode
 from polyfed.data.labels import is_whole
 from polyfed.data.normalisation import Constants, no_normalisation
+from polyfed.data.targets import CLASS_LABELS, Targets
 from polyfed.errors import DataError
 
 Value = TypeVar("Value")
@@ -30,15 +31,15 @@ class Agreement:
     shape: of one row as it is read: (features,), or (height, width, channels) of an image.
     features: the names of the columns, in their order; none for images and arrays.
     scaled: images are 8-bit and are scaled; those that are not were given as normalised floats.
-    classes: the word for each class, in their order.
-    label, image: the columns with labels and images, where they are known.
+    classes: the word for each class, in their order; where numbers are learnt, what they are called.
+    label_columns, image: the columns with labels, and that with images, where they are known.
     """
 
     shape: tuple[int, ...]
     features: tuple[str, ...]
     scaled: bool
     classes: tuple[str, ...]
-    label: str | None = None
+    label_columns: tuple[str, ...] = ()
     image: str | None = None
 
     @property
@@ -73,7 +74,7 @@ def agreement_of(data: DataSet, image: str | None = None) -> Agreement:
         features=data.features,
         scaled=data.is_image and data.inputs.dtype == np.uint8,
         classes=data.classes,
-        label=data.label_column,
+        label_columns=data.label_columns,
         image=image,
     )
 
@@ -96,11 +97,15 @@ def template(agreement: Agreement, constants: Constants | None = None) -> DataSe
         std=std,
         fingerprint="",
         features=agreement.features,
+        label_columns=agreement.label_columns,
     )
 
 
 def agree(
-    sets: Mapping[str, Sequence[DataSet]], classes: Sequence[str] = (), image: str | None = None
+    sets: Mapping[str, Sequence[DataSet]],
+    classes: Sequence[str] = (),
+    image: str | None = None,
+    targets: Targets = CLASS_LABELS,
 ) -> Agreement:
     """What clients agree on, by what each of them has; a `DataError` that says who has what if they cannot.
 
@@ -108,21 +113,24 @@ def agree(
         the first client's.
     classes: the agreed classes, in their order; where not given, all that occur, if the clients' classes overlap.
     image: the column with images, where that is said.
+    targets: what labels are.
     """
     own = {name: agreement_of(each[0]) for name, each in sets.items()}
     first = next(iter(own.values()))
     _same("rows", {name: _kind(each) for name, each in own.items()}, str, "bring rows of one kind")
     _check_columns({name: each.features for name, each in own.items()})
     _same("rows", {name: each.told() for name, each in own.items()}, str, _remedy(list(own.values())))
-    labels = {name: each.label for name, each in own.items() if each.label is not None}
-    if labels:
-        _same("label columns", labels, lambda column: f"'{column}'", "set data.label to one that all have")
+    labels = {name: each.label_columns for name, each in own.items() if each.label_columns}
+    if labels and not targets.several_columns:
+        _same(
+            "label columns", labels, lambda columns: f"'{columns[0]}'", "set data.label to one that all have"
+        )
     return Agreement(
         shape=first.shape,
         features=first.features,
         scaled=first.scaled,
-        classes=tuple(_listed_classes(sets, classes) if classes else _common_classes(sets)),
-        label=next(iter(labels.values()), None),
+        classes=targets.agreed(sets, classes),
+        label_columns=next(iter(labels.values()), ()),
         image=image,
     )
 
@@ -154,7 +162,7 @@ def _check_columns(columns: Mapping[str, Sequence[str]]) -> None:
             )
 
 
-def _listed_classes(sets: Mapping[str, Sequence[DataSet]], listed: Sequence[str]) -> Sequence[str]:
+def listed_classes(sets: Mapping[str, Sequence[DataSet]], listed: Sequence[str]) -> Sequence[str]:
     """The classes that were agreed on beforehand, if no row is of another one."""
     for client, own in sets.items():
         for data in own:
@@ -168,7 +176,7 @@ def _listed_classes(sets: Mapping[str, Sequence[DataSet]], listed: Sequence[str]
     return listed
 
 
-def _common_classes(sets: Mapping[str, Sequence[DataSet]]) -> Sequence[str]:
+def common_classes(sets: Mapping[str, Sequence[DataSet]]) -> Sequence[str]:
     """All classes of all clients, if those of each overlap with another's."""
     words = {client: {word for data in own for word in data.need_classes()} for client, own in sets.items()}
     groups = _overlapping(words)

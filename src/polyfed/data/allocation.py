@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from polyfed.data.dataset import Array, Ints
+from polyfed.data.arrays import Array, Ints
 from polyfed.errors import DataError
 
 log = logging.getLogger(__name__)

@@ -12,17 +12,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol, Self, TypeAlias
+from typing import Literal, Protocol, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from polyfed.data.arrays import Array, Ints
+from polyfed.data.targets import group_words, strata_of
 from polyfed.data.tensor_cache import TensorCache
 from polyfed.errors import DataError, nearest
 
-Array: TypeAlias = npt.NDArray[Any]
-Ints: TypeAlias = npt.NDArray[np.int64]
 Limits: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]  # smallest and largest value of each channel
 Mode = Literal["L", "RGB"]  # Pillow's words for grey and colour
 
@@ -32,8 +32,8 @@ class DataSet:
     """Inputs, labels and other columns of one split of a data set.
 
     inputs: images N×H×W×C (uint8, or float32 that is already normalised) or feature vectors N×F (float32).
-    labels: N class numbers, or None when the set is unlabelled.
-    classes: the word for each class number.
+    labels: N class numbers, N numbers or N×classes of 0 and 1 (see `targets`); None when the set is unlabelled.
+    classes: the word for each class number, or for each output that is to be learnt.
     columns: further columns, such as `writer_id` or `domain`, as N integer codes each.
     column_names: the words for those codes (a column of plain numbers, such as `origin`, has none).
     mean, std: normalisation constants of the training split, per channel (in 0..1) or per feature.
@@ -41,12 +41,12 @@ class DataSet:
     first_class: the number that the first class has (see `with_labels_from`).
     features: the names of the columns that inputs N×F were made from, in their order; none for images and arrays.
     notes: what looked odd when the set was read, a line each.
-    label_column: the name of the column that the labels were in; none where they were in no table.
+    label_columns: the names of the columns that the labels were in; none where they were in no table.
     """
 
     name: str
     inputs: Array
-    labels: Ints | None
+    labels: Array | None
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -56,7 +56,7 @@ class DataSet:
     first_class: int = 0
     features: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    label_column: str | None = None
+    label_columns: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -98,7 +98,17 @@ class DataSet:
             raise DataError(f"data set '{self.name}' has no column '{name}': {hint}")
         return self.columns[name]
 
-    def need_labels(self) -> Ints:
+    @cached_property
+    def strata(self) -> Ints | None:
+        """The group of each row, for draws and partitions: its class, or what stands for it (see `strata_of`)."""
+        return None if self.labels is None else strata_of(self.labels)
+
+    @property
+    def group_words(self) -> tuple[str, ...]:
+        """What to call each group of `strata`."""
+        return group_words(self.need_labels(), self.classes)
+
+    def need_labels(self) -> Array:
         """The labels, or an error for a set that has none."""
         if self.labels is None:
             raise DataError(f"data set '{self.name}' has no labels, and they are needed here")
@@ -137,15 +147,19 @@ class DataSet:
         labels = self.labels if classes == self.classes else self._numbered(classes)
         return replace(self, labels=labels, classes=classes, mean=mean, std=std, fingerprint=key)
 
-    def _numbered(self, classes: Sequence[str]) -> Ints | None:
-        """The labels as places in a list of class words."""
-        if self.labels is None:
-            return None
+    def _numbered(self, classes: Sequence[str]) -> Array | None:
+        """The labels with classes in the order of a list of words; numbers have no classes."""
+        if self.labels is None or (self.labels.dtype.kind == "f" and self.labels.ndim == 1):
+            return self.labels
+        if self.labels.dtype.kind == "f":
+            order = [self.classes.index(word) for word in classes]
+            several: Array = np.stack([self.labels[:, place] for place in order], axis=1)
+            return several
         places = {word: place for place, word in enumerate(classes)}
         numbers = np.array([places.get(word, -1) for word in self.classes], dtype=np.int64)
-        labels = numbers[np.asarray(self.labels) - self.first_class]
+        labels: Array = numbers[np.asarray(self.labels) - self.first_class]
         if (labels < 0).any():
-            word = self.classes[int(self.labels[int(labels.argmin())]) - self.first_class]
+            word = self.classes[int(self.labels.flat[int(labels.argmin())]) - self.first_class]
             raise DataError(f"'{self.name}' has the label '{word}', which is not an agreed class")
         return labels
 
@@ -224,7 +238,7 @@ class Rows:
 
     @property
     def labels(self) -> torch.Tensor:
-        """The class numbers, int64."""
+        """The labels: class numbers (int64), or as they are."""
         key = (self.dataset.fingerprint, self._digest, "labels")
         return _tensors.get(key, lambda: torch.from_numpy(np.asarray(self.dataset.need_labels()[self.index])))
 
@@ -258,10 +272,12 @@ class Rows:
         return self.inputs(memory_format, device), self.labels.to(device)
 
     def class_counts(self, classes: int | None = None) -> Ints:
-        """How many rows each class has."""
-        width = len(self.dataset.classes) if classes is None else classes
-        labels = self.dataset.need_labels()[self.index] - self.dataset.first_class
-        return np.bincount(labels, minlength=width).astype(np.int64)
+        """How many rows each class has (each group of `DataSet.strata`, where rows have no class of their own)."""
+        data = self.dataset
+        data.need_labels()
+        assert data.strata is not None
+        width = len(data.group_words) if classes is None else classes
+        return np.bincount(data.strata[self.index] - data.first_class, minlength=width).astype(np.int64)
 
     def column(self, name: str) -> Ints:
         """The codes of a further column for these rows."""

@@ -21,7 +21,7 @@ from polyfed.data.allocation import (
     least_size,
     owners_from_counts,
 )
-from polyfed.data.dataset import Ints
+from polyfed.data.arrays import Ints
 from polyfed.data.splits import apportion
 from polyfed.errors import DataError, nearest
 

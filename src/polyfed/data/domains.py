@@ -37,7 +37,7 @@ def rotate(
         for place, angle in enumerate(angles):
             _rotate_into(inputs[place * count : (place + 1) * count], dataset, angle)
         copies = np.arange(count * len(angles))
-        labels = None if dataset.labels is None else np.tile(dataset.labels, len(angles))
+        labels = None if dataset.labels is None else np.concatenate([dataset.labels] * len(angles))
         columns = {name: np.tile(codes, len(angles)) for name, codes in dataset.columns.items()}
         columns |= {"domain": copies // count, "origin": copies % count if shared_split else copies}
         return Draft(
@@ -49,7 +49,7 @@ def rotate(
             dataset.column_names | {"domain": words},
             dataset.mean,
             dataset.std,
-            label_column=dataset.label_column,
+            label_columns=dataset.label_columns,
         )
 
     key = {"of": dataset.fingerprint, "rotated": [float(angle) for angle in angles], "shared": shared_split}

@@ -10,13 +10,15 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from polyfed.data.dataset import Array, DataSet, Mode
+from polyfed.data.arrays import Array
+from polyfed.data.dataset import DataSet, Mode
+from polyfed.data.targets import CLASS_LABELS, Targets
 from polyfed.disk import check_regular
 from polyfed.errors import DataError, describe_os_error, system_reason
 from polyfed.machine import memory
@@ -43,7 +45,7 @@ class Reading:
     """How to read a source. What is None is found out from the source itself.
 
     image: the column with images (encoded bytes, or paths beside the table).
-    label: the column with labels; "none" for an unlabelled set.
+    label: the column with labels, or several; "none" for an unlabelled set.
     columns: further columns to keep; `optional` ones are kept where they exist.
     drop: columns that are not learnt from.
     features: the columns that are learnt from, in this order; where none are given, all that are left.
@@ -55,10 +57,11 @@ class Reading:
     classes: class words for a source that has none.
     like: the classes of another set, whose numbers are kept where the labels are numbers that all occur there.
     part: these are one client's rows (see `encode_labels`).
+    targets: what labels are.
     """
 
     image: str | None = None
-    label: str | None = None
+    label: str | tuple[str, ...] | None = None
     columns: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
@@ -71,6 +74,11 @@ class Reading:
     classes: tuple[str, ...] = ()
     like: tuple[str, ...] = ()
     part: bool = False
+    targets: Targets = CLASS_LABELS
+
+    def key(self) -> dict[str, Any]:
+        """All of it as plain values, for the cache's keys."""
+        return {**asdict(self), "targets": self.targets.kind}
 
 
 def identity(paths: Iterable[Path]) -> list[list[Any]]:

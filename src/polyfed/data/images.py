@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from polyfed.data.dataset import Array, Mode
+from polyfed.data.arrays import Array
+from polyfed.data.dataset import Mode
 from polyfed.data.storage import new_inputs
 from polyfed.disk import check_regular
 from polyfed.errors import DataError, system_reason

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from polyfed.data.dataset import Array, Ints
+from polyfed.data.arrays import Array, Ints
 from polyfed.errors import DataError
 
 Place: TypeAlias = Callable[[int], str]  # what to call a row in a message
@@ -24,7 +24,7 @@ _FEW_ROWS = 5  # per class: with more, any numbers are taken as classes
 _SINGLE = 0.25  # the share of classes with one row, from which on sparse numbers are taken for quantities
 _SPARSE = 0.7  # class numbers fill their range; of 200 classes, 350 rows drawn at random still have 0.8
 _DECIMAL = re.compile(r"(?P<whole>[+-]?(0|[1-9]\d*))[.,](?P<fraction>\d+)")
-_BINS = "polyfed learns classes: name another label column, or put the numbers into bins"
+_BINS = "name another label column, set task=regression to learn numbers, or put the numbers into bins"
 
 
 def row_place(row: int) -> str:
@@ -78,6 +78,20 @@ def encode_labels(
         return _places(labels, words if known is None or part else known, where, base, place)
     shared = all(map(is_whole, like)) and {str(label) for label in np.unique(labels)} <= set(like)
     return _encode(labels, where, like if shared else None, part)
+
+
+def one_hot_places(values: Array, where: str) -> tuple[Array, list[str]]:
+    """Labels that are one-hot as the places of their ones, with a word for each place."""
+    ones = values.dtype.kind in "biuf" and ((values == 0) | (values == 1)).all(axis=1) & (
+        values.sum(axis=1) == 1
+    )
+    if not np.all(ones):
+        row = int(np.argmin(ones))
+        raise DataError(
+            f"{where}: labels of shape {values.shape} must be one-hot, a single 1 in each row, but row {row} is not; "
+            "give one class number for each row instead, or set task=multilabel where a row has several classes"
+        )
+    return values.argmax(axis=1), [str(number) for number in range(values.shape[1])]
 
 
 def missing(values: Array) -> npt.NDArray[np.bool_]:

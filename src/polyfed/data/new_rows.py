@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from polyfed.data.agreement import Agreement
-from polyfed.data.dataset import Array, DataSet, Limits, pixel_limits
+from polyfed.data.arrays import Array
+from polyfed.data.dataset import DataSet, Limits, pixel_limits
 from polyfed.data.files import npz_arrays
 from polyfed.data.image_folders import image_files, images_below, is_image_file
 from polyfed.data.images import decode_image, resize_images
@@ -50,12 +51,12 @@ class NewRows:
 
     data: the rows as a data set without labels; its inputs are normalised as those in training were.
     names: what to call each row: its number in a table, or the name of an image's file.
-    labels: the class that each row is said to have (None for one that training did not know), where that is known.
+    labels: what the new data say of each row, as it stands there; None where they say nothing.
     """
 
     data: DataSet
     names: Sequence[str]
-    labels: Sequence[str | None] | None = None
+    labels: Sequence[Any] | None = None
 
     def inputs(self, memory_format: torch.memory_format) -> torch.Tensor:
         """The normalised inputs, as a model takes them."""
@@ -103,9 +104,10 @@ def _from_path(path: Path, form: InputForm) -> NewRows:
     from polyfed.data.tables import read_columns, read_encoded_images  # noqa: PLC0415  (slow to import)
 
     if form.is_image:
-        encoded, labels = read_encoded_images(path, form.image, form.label)
+        encoded, columns = read_encoded_images(path, form.image, form.label_columns)
+        labels = _labels_in(columns, form)
         return _from_images(encoded, [str(row) for row in range(len(encoded))], labels, form)
-    return _from_columns(read_columns(path, form.features, form.label), form, str(path))
+    return _from_columns(read_columns(path, form.features, form.label_columns), form, str(path))
 
 
 def _from_columns(columns: Mapping[str, Array], form: InputForm, where: str) -> NewRows:
@@ -128,7 +130,7 @@ def _from_columns(columns: Mapping[str, Array], form: InputForm, where: str) -> 
             )
         _check_numbers(columns[name], f"{where}, column '{name}'", lambda at: f"row {at[0]}")
     values = np.stack([columns[name] for name in form.features], axis=1)
-    return _rows(check_features(values, where), form, labels=columns.get(form.label or ""))
+    return _rows(check_features(values, where), form, labels=_labels_in(columns, form))
 
 
 def _from_arrays(x: Array, y: Array | None, form: InputForm, where: str) -> NewRows:
@@ -170,20 +172,15 @@ def _rows(inputs: Array, form: InputForm, names: Sequence[str] | None = None, la
     if labels is not None and len(labels) != len(inputs):
         raise DataError(f"{len(inputs)} rows, but {len(labels)} labels: one for each row is needed")
     data = in_memory(Draft("new rows", inputs, None, (), mean=form.mean, std=form.std))
-    words = None if labels is None else [_class_of(value, form.classes) for value in labels]
-    return NewRows(data, names or [str(row) for row in range(len(inputs))], words)
+    return NewRows(data, names or [str(row) for row in range(len(inputs))], labels)
 
 
-def _class_of(value: object, classes: Sequence[str]) -> str | None:
-    """The class that a label means: by its word; by its number, if words are not numbers; None if it is not known."""
-    if isinstance(value, np.generic | torch.Tensor):
-        value = value.item()
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if str(value) in classes:
-        return str(value)
-    numbers = all(word.lstrip("-").isdecimal() for word in classes)
-    return classes[value] if not numbers and isinstance(value, int) and 0 <= value < len(classes) else None
+def _labels_in(columns: Mapping[str, Array], form: InputForm) -> Array | None:
+    """What a table says of its rows, if it has all columns with labels."""
+    found = [columns[name] for name in form.label_columns if name in columns]
+    if not found or len(found) < len(form.label_columns):
+        return None
+    return found[0] if len(found) == 1 else np.stack(found, axis=1)
 
 
 def _check_some(count: int, where: str) -> None:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from polyfed.data.dataset import Array, Ints
+from polyfed.data.arrays import Array, Ints
 
 _CHUNK = 4096  # rows looked at together, so that a set larger than memory passes through
 

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from polyfed.data.dataset import Array, DataSet
-from polyfed.data.labels import encode_labels, unknown_note
-from polyfed.data.oddities import class_notes, column_notes, id_note, looks_like_id
+from polyfed.data.arrays import Array
+from polyfed.data.dataset import DataSet
+from polyfed.data.oddities import column_notes, id_note, looks_like_id
 from polyfed.data.storage import Draft
+from polyfed.data.targets import CLASS_LABELS, LabelSource, Targets
 from polyfed.errors import DataError
 
 _CHANNELS = (1, 3)
@@ -45,7 +46,15 @@ def arrays_digest(x: Array, y: Array | None) -> str:
     return digest.hexdigest()
 
 
-def draft_arrays(x: Array, y: Array | None, name: str, train: DataSet | None, *, part: bool = False) -> Draft:
+def draft_arrays(
+    x: Array,
+    y: Array | None,
+    name: str,
+    train: DataSet | None,
+    *,
+    part: bool = False,
+    targets: Targets = CLASS_LABELS,
+) -> Draft:
     """Arrays as a data set: N×F numbers, or N×H×W or N×H×W×C images (uint8, or normalised floats)."""
     if x.ndim and len(x) == 0:
         raise DataError(f"{name}: there are no rows in it")
@@ -58,13 +67,13 @@ def draft_arrays(x: Array, y: Array | None, name: str, train: DataSet | None, *,
         x = check_features(x, name)
     if y is None:
         return Draft(name, x, None, (), notes=ids)
-    y, words = _class_numbers(y, len(x), name)
-    labels, classes = encode_labels(
-        y, words, where=name, known=train.classes if train else None, from_zero=True, part=part
+    y = _check_count(y, len(x), name)
+    labels, classes = targets.read(
+        LabelSource(values=y, where=name, known=train.classes if train else None, from_zero=True, part=part)
     )
-    notes = () if train or words else _gaps(labels, classes, name) + unknown_note(classes, name)
+    notes = () if train or y.ndim > 1 else _gaps(labels, classes, name)
     if train is None:
-        notes += ids + class_notes(labels, classes, name)
+        notes += ids + targets.notes(labels, classes, name)
         if x.ndim == 2:
             numbers = [str(place) for place in range(x.shape[1])]
             notes += column_notes(x, labels, numbers, name, _left_out)
@@ -82,27 +91,20 @@ def _left_out(places: Sequence[int]) -> str:
     return f"leave {'it' if len(places) == 1 else 'them'} out of the inputs"
 
 
-def _class_numbers(y: Array, rows: int, name: str) -> tuple[Array, list[str]]:
-    """One label for each row; labels that are one-hot as the places of their ones, with a word for each place."""
+def _check_count(y: Array, rows: int, name: str) -> Array:
+    """One label for each row, whatever a label is."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if len(y.shape) == 0 or len(y) != rows or y.ndim > 2:
         raise DataError(
             f"{name}: {rows} inputs, but labels of shape {y.shape}; one label for each row is needed"
         )
-    if y.ndim == 1:
-        return y, []
-    ones = y.dtype.kind in "biuf" and ((y == 0) | (y == 1)).all(axis=1) & (y.sum(axis=1) == 1)
-    if not np.all(ones):
-        row = int(np.argmin(ones))
-        raise DataError(
-            f"{name}: labels of shape {y.shape} must be one-hot, a single 1 in each row, but row {row} is not; "
-            "give one class number for each row instead"
-        )
-    return y.argmax(axis=1), [str(number) for number in range(y.shape[1])]
+    return y
 
 
 def _gaps(labels: Array, classes: tuple[str, ...], name: str) -> tuple[str, ...]:
+    if labels.dtype.kind == "f":
+        return ()
     absent = [classes[number] for number in np.flatnonzero(np.bincount(labels, minlength=len(classes)) == 0)]
     if not absent:
         return ()

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from polyfed.data.dataset import Array, Ints
+from polyfed.data.arrays import Array, Ints
 
 LeftOut: TypeAlias = Callable[
     [Sequence[int]], str
@@ -38,12 +38,12 @@ def listed(names: Sequence[str]) -> str:
 
 
 def column_notes(
-    inputs: Array, labels: Ints | None, names: Sequence[str], where: str, left_out: LeftOut
+    inputs: Array, labels: Array | None, names: Sequence[str], where: str, left_out: LeftOut
 ) -> tuple[str, ...]:
     """Lines on columns that say nothing, or that say the label.
 
     inputs: rows × columns.
-    labels: class numbers, if there are any.
+    labels: if there are any; only class numbers are looked at.
     names: what to call each column.
     left_out: what to set so that columns are not learnt from.
     """
@@ -59,7 +59,7 @@ def column_notes(
             f"{where}: {columns} the same value in every row, so that nothing can be learnt from "
             f"{'them' if len(constant) > 1 else 'it'}: {left_out(constant)}"
         )
-    if labels is not None and len(inputs) >= _FEW_ROWS:
+    if labels is not None and labels.ndim == 1 and labels.dtype.kind == "i" and len(inputs) >= _FEW_ROWS:
         for place in _like_labels(inputs, labels, set(constant)):
             notes.append(
                 f"{where}: column {names[place]} tells the label (rows of one value there have one class, or rows of "

@@ -22,7 +22,8 @@ from polyfed.data.allocation import (
     members_by_class,
     owners_from_counts,
 )
-from polyfed.data.dataset import DataSet, Ints
+from polyfed.data.arrays import Ints
+from polyfed.data.dataset import DataSet
 from polyfed.data.dirichlet import Dialect, dirichlet
 from polyfed.data.domains import rotate
 from polyfed.errors import DataError, describe, place_in_users_code

@@ -12,11 +12,13 @@ import torch
 from pydantic import BaseModel, Field, model_validator
 
 from polyfed.data import noise
-from polyfed.data.dataset import DataSet, Ints, Rows, why_not_alike
+from polyfed.data.arrays import Ints
+from polyfed.data.dataset import DataSet, Rows, why_not_alike
 from polyfed.data.images import resize_images
-from polyfed.data.sources import load
+from polyfed.data.sources import load, table_columns
 from polyfed.data.splits import draw_stratified
 from polyfed.data.storage import Draft, new_inputs, stored
+from polyfed.data.targets import CLASS_LABELS, Targets
 from polyfed.errors import DataError
 from polyfed.machine import memory
 from polyfed.schema import SECTION
@@ -60,7 +62,7 @@ class PublicSettings(BaseModel):
 
     def other_classes(self, public: DataSet, private: DataSet) -> bool:
         """Whether the public labels are classes of their own."""
-        if self.source == "share" or public.labels is None:
+        if self.source == "share" or public.labels is None or public.labels.dtype.kind == "f":
             return False
         if self.classes == "same" and len(public.classes) > len(private.classes):
             raise DataError(
@@ -79,6 +81,7 @@ def make_public(
     rank: Ints | None = None,
     domain: str | None = None,
     part: bool = False,
+    targets: Targets = CLASS_LABELS,
 ) -> tuple[Rows | None, Ints]:
     """The public rows, or None, and the row numbers of the training set that stay private.
 
@@ -87,6 +90,7 @@ def make_public(
     proportions of the whole, and with a column `domain` those of each domain. With `rows` fewer are held out, and the
     others stay private. Where the public labels are other classes, their numbers begin after the private ones: 10 to
     29 for cifar100's 20 coarse classes beside cifar10. `part`: its classes are read as those of clients' parts are.
+    `targets`: what labels are.
     """
     private = np.arange(len(dataset), dtype=np.int64)
     if settings.source == "none":
@@ -98,14 +102,24 @@ def make_public(
         public = make_noise(settings.kind, settings.rows or 0, dataset, rng, cache_dir)
         taken = np.arange(len(public), dtype=np.int64)
     else:
-        public = load(settings.source, label=settings.label, like=dataset, part=part, cache_dir=cache_dir)
+        label: str | tuple[str, ...] | None = settings.label
+        if label is None and targets != CLASS_LABELS and table_columns(settings.source) is not None:
+            label = dataset.label_columns or None  # only what is called alike can be taken to mean the same
+        public = load(
+            settings.source,
+            label=label,
+            like=dataset,
+            part=part,
+            targets=targets,
+            cache_dir=cache_dir,
+        )
         public = adapt(public, dataset, cache_dir)
         if settings.classes == "auto" and set(public.classes) <= set(dataset.classes):
             public = public.seen_as(classes=dataset.classes)  # the same words mean the same
         if public.fingerprint == dataset.fingerprint:
             log.warning("the public set is the training set itself: clients' private rows are public too")
         count = min(settings.rows or len(public), len(public))
-        taken = draw_stratified(public.labels, len(public), count, rng)
+        taken = draw_stratified(public.strata, len(public), count, rng)
     if settings.labels == "none":
         public = public.without_labels()
     if settings.other_classes(public, dataset):
@@ -191,8 +205,8 @@ def _share(
             f"a public share of {settings.share} of {len(dataset)} rows holds out {count * copies}: "
             "some must be public and some must stay private"
         )
-    kinds = np.zeros(len(origins), dtype=np.int64) if dataset.labels is None else dataset.labels[first]
+    kinds = np.zeros(len(origins), dtype=np.int64) if dataset.strata is None else dataset.strata[first]
     if domain is not None and copies == 1:  # copies of an image are in all domains
-        kinds = kinds + (len(dataset.classes) + 1) * dataset.column(domain)[first]
+        kinds = kinds + (int(kinds.max(initial=0)) + 2) * dataset.column(domain)[first]
     drawn = draw_stratified(kinds, len(origins), count, rng, rank)
     return np.flatnonzero(np.isin(origin, origins[drawn])).astype(np.int64)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, cast, get_args
 
 import numpy as np
 
+from polyfed.data.arrays import Ints
 from polyfed.data.dataset import DataSet, why_not_alike
 from polyfed.data.files import Reading, identity, npz_arrays
 from polyfed.data.image_folders import open_image_folder, read_image_folder
@@ -18,6 +19,7 @@ from polyfed.data.objects import arrays_digest, channels_last, draft_arrays, to_
 from polyfed.data.oddities import copy_notes
 from polyfed.data.splits import draw_per_class, draw_stratified
 from polyfed.data.storage import Draft, stored, stored_rows
+from polyfed.data.targets import CLASS_LABELS, Targets
 from polyfed.errors import DataError, nearest
 
 log = logging.getLogger(__name__)
@@ -46,11 +48,12 @@ def load(
     split: Split = "train",
     *,
     image: str | None = None,
-    label: str | None = None,
+    label: str | Sequence[str] | None = None,
     columns: Sequence[str] = (),
     drop: Sequence[str] = (),
     like: Likeness | None = None,
     part: bool = False,
+    targets: Targets = CLASS_LABELS,
     size: int | tuple[int, int] | None = None,
     limit: int | None = None,
     per_class: int | None = None,
@@ -68,6 +71,7 @@ def load(
         its labels are numbers that all occur there.
     part: this is one client's part of a federation's data: it may have a single class, and a test split may have
         classes that its training split has not.
+    targets: what labels are; classes by default.
     size: resize images to this height and width.
     limit: only this many rows, drawn once and for all with the class shares of the whole.
     per_class: only this many rows of each class, drawn once and for all.
@@ -75,12 +79,13 @@ def load(
     """
     reading = Reading(
         image=image,
-        label=label,
+        label=label if label is None or isinstance(label, str) else tuple(label),
         columns=tuple(columns),
         drop=tuple(drop),
         features=() if like is None else like.features,
         like=() if like is None else like.classes,
         part=part,
+        targets=targets,
         size=_size(size),
     )
     found = _find(source, _checked(split), reading, cache_dir)
@@ -97,6 +102,7 @@ def load(
             drop=drop,
             like=like,
             part=part,
+            targets=targets,
             size=size,
             cache_dir=cache_dir,
         )
@@ -169,6 +175,7 @@ def _find(source: Source, split: Split, reading: Reading, cache_dir: Path | str 
         return None
     if source == "digits":
         _check_no_drop(reading, source)
+        _check_has_classes(reading, source)
         return _Found({"digits": split}, lambda train, _: draft_digits(split, train))
     if isinstance(source, str) and source in NAMED:
         folder = local_folder(source)
@@ -202,7 +209,7 @@ def _find_path(path: Path, split: Split, reading: Reading) -> _Found | None:
 
 
 def _found_table(paths: list[Path], name: str, reading: Reading) -> _Found:
-    key = {"files": identity(paths), "reading": asdict(reading), "name": name}
+    key = {"files": identity(paths), "reading": reading.key(), "name": name}
 
     def build(train: DataSet | None, folder: Path) -> Draft:
         from polyfed.data.tables import read_table  # noqa: PLC0415  (slow to import, and only needed here)
@@ -213,7 +220,8 @@ def _found_table(paths: list[Path], name: str, reading: Reading) -> _Found:
 
 
 def _found_images(root: Path, name: str, reading: Reading) -> _Found:
-    used = asdict(replace(reading, features=(), like=()))
+    _check_has_classes(reading, f"{root}, a folder of images by class,")
+    used = replace(reading, features=(), like=()).key()
     images = open_image_folder(root)
     key = {
         "files": identity(images.files),
@@ -228,8 +236,8 @@ def _found_arrays(
     x: np.ndarray[Any, Any], y: np.ndarray[Any, Any] | None, name: str, reading: Reading
 ) -> _Found:
     return _Found(
-        {"arrays": arrays_digest(x, y), "name": name, "part": reading.part},
-        lambda train, _: draft_arrays(x, y, name, train, part=reading.part),
+        {"arrays": arrays_digest(x, y), "name": name, "part": reading.part, "targets": reading.targets.kind},
+        lambda train, _: draft_arrays(x, y, name, train, part=reading.part, targets=reading.targets),
     )
 
 
@@ -274,12 +282,12 @@ def _limited(
     data: DataSet, limit: int | None, per_class: int | None, cache_dir: Path | str | None
 ) -> DataSet:
     if per_class is not None:
-        rows = draw_per_class(data.need_labels(), per_class, np.random.default_rng(0))
+        rows = draw_per_class(_strata(data), per_class, np.random.default_rng(0))
         data = stored_rows(data, rows, {"per class": per_class}, cache_dir)
     if limit is not None and limit < 1:
         raise DataError(f"a limit of {limit} rows leaves no data: use 1 or more")
     if limit is not None and limit < len(data):
-        rows = draw_stratified(data.labels, len(data), limit, np.random.default_rng(0))
+        rows = draw_stratified(data.strata, len(data), limit, np.random.default_rng(0))
         data = stored_rows(data, rows, {"limit": limit}, cache_dir)
     return data
 
@@ -296,6 +304,17 @@ def _check_like(draft: Draft, train: DataSet) -> None:
 def _check_no_drop(reading: Reading, called: str) -> None:
     if reading.drop:
         raise DataError(f"data.drop: only tables have columns with names, and {called} is none")
+
+
+def _check_has_classes(reading: Reading, called: str) -> None:
+    if reading.targets != CLASS_LABELS:
+        raise DataError(f"{called} has one class for each row: set task=classification, or give a table")
+
+
+def _strata(data: DataSet) -> Ints:
+    data.need_labels()
+    assert data.strata is not None
+    return data.strata
 
 
 def _checked(split: str) -> Split:

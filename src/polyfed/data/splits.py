@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from polyfed.data.dataset import Ints
+from polyfed.data.arrays import Ints
 from polyfed.errors import DataError
 
 

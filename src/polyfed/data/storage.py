@@ -29,13 +29,14 @@ import numpy as np
 import numpy.typing as npt
 
 from polyfed import disk
-from polyfed.data.dataset import Array, DataSet, Ints
+from polyfed.data.arrays import Array, Ints
+from polyfed.data.dataset import DataSet
 from polyfed.data.normalisation import normalisation
 from polyfed.errors import DataError, describe_os_error, system_reason
 
 log = logging.getLogger(__name__)
 
-_VERSION = 4  # part of every key: raise it when the same source would be decoded or kept differently
+_VERSION = 5  # part of every key: raise it when the same source would be decoded or kept differently
 _MAKING = "making-"  # begins the name of a folder that is not finished
 _FINGERPRINTED = ("classes", "column_names", "mean", "std", "features")
 _DAY = 24 * 3600.0
@@ -77,7 +78,7 @@ class Draft:
 
     name: str
     inputs: Array
-    labels: Ints | None
+    labels: Array | None
     classes: tuple[str, ...]
     columns: dict[str, Ints] = field(default_factory=dict)
     column_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -85,7 +86,7 @@ class Draft:
     std: tuple[float, ...] | None = None
     features: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    label_column: str | None = None
+    label_columns: tuple[str, ...] = ()
 
 
 def cache_root(cache_dir: Path | str | None = None) -> Path:
@@ -148,7 +149,7 @@ def stored_rows(
             data.std,
             data.features,
             data.notes,
-            data.label_column,
+            data.label_columns,
         )
 
     same = {"of": data.fingerprint, "name": data.name, "notes": data.notes}
@@ -175,7 +176,7 @@ def open_stored(folder: Path) -> StoredDataSet:
             column_names={name: tuple(words) for name, words in facts["column_names"].items()},
             features=tuple(facts["features"]),
             notes=tuple(facts["notes"]),
-            label_column=facts["label_column"],
+            label_columns=tuple(facts["label_columns"]),
             folder=folder,
         )
     except _UNREADABLE as error:
@@ -294,7 +295,7 @@ def in_memory(draft: Draft) -> DataSet:
         column_names=draft.column_names,
         features=draft.features,
         notes=draft.notes,
-        label_column=draft.label_column,
+        label_columns=draft.label_columns,
     )
 
 
@@ -375,7 +376,7 @@ def _facts(draft: Draft) -> dict[str, Any]:
         "labelled": draft.labels is not None,
         "features": list(draft.features),
         "notes": list(draft.notes),
-        "label_column": draft.label_column,
+        "label_columns": draft.label_columns,
         "fingerprint": fingerprint,
     }
 

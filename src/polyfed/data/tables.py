@@ -13,13 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset
 
+from polyfed.data.arrays import Array
 from polyfed.data.csv_files import column_names, line_of, read_csv
-from polyfed.data.dataset import Array, DataSet, Ints
+from polyfed.data.dataset import DataSet
 from polyfed.data.files import Reading, colour_of
 from polyfed.data.images import decode_all
-from polyfed.data.labels import encode_column, encode_labels, is_whole, missing, row_place, unknown_note
-from polyfed.data.oddities import class_notes, column_notes, id_note, looks_like_id
+from polyfed.data.labels import encode_column, is_whole, missing, row_place
+from polyfed.data.oddities import column_notes, id_note, looks_like_id
 from polyfed.data.storage import Draft
+from polyfed.data.targets import CLASS_LABELS, LabelSource
 from polyfed.disk import check_regular
 from polyfed.errors import DataError, nearest, system_reason
 from polyfed.machine import memory
@@ -45,32 +47,32 @@ def read_table(
         return _Table(paths, name, reading).draft(train, folder)
 
 
-def read_columns(path: Path, wanted: Sequence[str], also: str | None = None) -> dict[str, Array]:
-    """Columns of a table by their names, wherever they stand in it, and one more where it exists.
+def read_columns(path: Path, wanted: Sequence[str], also: Sequence[str] = ()) -> dict[str, Array]:
+    """Columns of a table by their names, wherever they stand in it, and more where they exist.
 
     No others are read: there may be any number of them.
     """
     with _as_table(path):
-        names = [*wanted, *([also] if also is not None else [])]
+        names = [*wanted, *also]
         table = _Table([path], str(path), Reading(), only=names)
         there = set(table.names)
         return {name: table._values(name) for name in names if name in there}
 
 
 def read_encoded_images(
-    path: Path, column: str | None, also: str | None = None
-) -> tuple[list[bytes | Path], Array | None]:
-    """The images of a table, not decoded yet, and the values of one more column where it exists."""
+    path: Path, column: str | None, also: Sequence[str] = ()
+) -> tuple[list[bytes | Path], dict[str, Array]]:
+    """The images of a table, not decoded yet, and the values of more columns where they exist."""
     with _as_table(path):
         is_csv = path.suffix.lower() == ".csv"
         if is_csv and column not in (names := column_names(path)):
             raise DataError(f"{path} has no column of images: it has {_listed(names)}")
-        only = [name for name in (column, also) if name is not None]
+        only = [name for name in (column, *also) if name is not None]
         table = _Table([path], str(path), Reading(image=column), only)
         found = table._image_column()
         if found is None:
             raise DataError(f"{path} has no column of images: it has {_listed(table.names)}")
-        return list(table._images(found)), table._values(also) if also in table.names else None
+        return list(table._images(found)), {name: table._values(name) for name in also if name in table.names}
 
 
 def column_names_of(path: Path) -> tuple[str, ...]:
@@ -124,13 +126,15 @@ class _Table:
         if train is None:  # a test split may lack what is left out anyway
             for column in self.reading.drop:
                 self._known(column)
-        label, image = self._label_column(), self._image_column()
+        labels, image = self._label_columns(), self._image_column()
         further = list(self.reading.columns)
         if train is None:  # who would hold a test row is not asked
             further = [self._known(column) for column in further]
-        draft = Draft(self.name, np.empty(0), None, (), label_column=label)
+        draft = Draft(self.name, np.empty(0), None, (), label_columns=labels)
         if image is None:
-            draft.features = tuple(self._feature_names(train, without={label, *further, *self.reading.drop}))
+            draft.features = tuple(
+                self._feature_names(train, without={*labels, *further, *self.reading.drop})
+            )
             draft.inputs, draft.notes = self._features(draft.features)
         else:
             draft.inputs = decode_all(
@@ -142,7 +146,7 @@ class _Table:
                 size=self.reading.size,
                 transposed=self.reading.transposed,
             )
-        draft.labels, draft.classes = self._labels(label, train)
+        draft.labels, draft.classes = self._labels(labels, train)
         draft.notes = () if train else draft.notes + self._notes(draft)
         asked = further if train is None else [column for column in further if self._is_whole(column)]
         optional = [column for column in self.reading.optional if self._is_whole(column)]
@@ -164,8 +168,7 @@ class _Table:
                 lambda places: self._leave_out([draft.features[place] for place in places]),
             )
         if draft.labels is not None:
-            notes += unknown_note(draft.classes, self.where)
-            notes += class_notes(draft.labels, draft.classes, f"{self.where}, column '{draft.label_column}'")
+            notes += self.reading.targets.notes(draft.labels, draft.classes, self._where(draft.label_columns))
         return notes
 
     def _place(self, row: int) -> str:
@@ -173,18 +176,29 @@ class _Table:
 
     # -- labels and further columns --------------------------------------------------------------------------
 
-    def _labels(self, column: str | None, train: DataSet | None) -> tuple[Ints | None, tuple[str, ...]]:
-        if column is None:
+    def _where(self, columns: Sequence[str]) -> str:
+        return f"{self.where}, column '{columns[0]}'" if len(columns) == 1 else self.where
+
+    def _labels(
+        self, columns: tuple[str, ...], train: DataSet | None
+    ) -> tuple[Array | None, tuple[str, ...]]:
+        if not columns:
             return None, ()
-        values = self._values(column)
-        known = train.classes if train is not None else ()
-        if self.is_csv and (self.reading.part or not all(map(is_whole, known))):
-            # Class words such as 07, which here may look like numbers because there is no other.
-            values = read_csv(self.path, as_text=[column]).column(column).to_numpy()
-        return encode_labels(
-            values,
-            self._class_words(column) or self.reading.classes,
-            where=f"{self.where}, column '{column}'",
+        first, *others = columns
+        if others or self.reading.targets != CLASS_LABELS:
+            read = [self._values(column) for column in columns]
+            values = np.stack(read, axis=1) if others or self.reading.targets.several_columns else read[0]
+        else:
+            values = self._values(first)
+            known = train.classes if train is not None else ()
+            if self.is_csv and (self.reading.part or not all(map(is_whole, known))):
+                # Class words such as 07, which here may look like numbers because there is no other.
+                values = read_csv(self.path, as_text=[first]).column(first).to_numpy()
+        found = LabelSource(
+            values=values,
+            columns=columns,
+            words=self._class_words(first) or self.reading.classes,
+            where=self._where(columns),
             known=train.classes if train else None,
             base=self.reading.label_base,
             from_zero=self.reading.from_zero,
@@ -192,6 +206,7 @@ class _Table:
             part=self.reading.part,
             place=self._place,
         )
+        return self.reading.targets.read(found)
 
     def _codes(self, column: str) -> Array:
         values = self._values(column)
@@ -217,18 +232,31 @@ class _Table:
         hint = nearest(column, self.names)
         return hint if "did you mean" in hint else f"it has {_listed(self.names)}"
 
-    def _label_column(self) -> str | None:
+    def _label_columns(self) -> tuple[str, ...]:
+        """The columns with labels; none for an unlabelled set."""
         wanted = self.reading.label
         if wanted == "none":
-            return None
+            return ()
+        several = self.reading.targets.several_columns
         if wanted is not None:
-            if wanted in self.reading.drop:
-                raise DataError(f"{self.where}: '{wanted}' is the label, so data.drop cannot name it")
-            return self._known(wanted)
+            columns = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+            if len(columns) > 1 and not several:
+                raise DataError(
+                    f"{self.where}: data.label names {len(columns)} columns, and one is learnt: set task=multilabel, or"
+                    " name one"
+                )
+            for column in columns:
+                if column in self.reading.drop:
+                    raise DataError(f"{self.where}: '{column}' is the label, so data.drop cannot name it")
+            return tuple(self._known(column) for column in columns)
         left = [name for name in self.names if name not in self.reading.drop]
+        if several:
+            raise DataError(
+                f"{self.where}: name the column of each class, data.label: [first, second], of {_listed(left)}"
+            )
         for guess in _LABEL_NAMES:
             if guess in left:
-                return guess
+                return (guess,)
         raise DataError(
             f"{self.where}: say with `label` which column is the label (or none) of {_listed(left)}"
         )

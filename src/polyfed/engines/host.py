@@ -33,7 +33,7 @@ from polyfed.errors import (
     place_in_users_code,
     was_asked_for,
 )
-from polyfed.federation.engine import DIVERGED, Call, Failure, Outcome, Population, Success, Task
+from polyfed.federation.engine import DIVERGED, Call, Failure, Outcome, Population, Request, Success
 from polyfed.federation.fields import why_report_refused
 from polyfed.federation.message import (
     EMPTY,
@@ -90,23 +90,23 @@ class Host:
 
     # -- steps -----------------------------------------------------------------------------------------------
 
-    def run_unit(self, task: Task, unit: Sequence[Call]) -> list[Outcome]:
-        """Do a task's step for the clients of one unit, or a job of the server's."""
-        step = self.program.step(task.step)
+    def run_unit(self, request: Request, unit: Sequence[Call]) -> list[Outcome]:
+        """Do a request's step for the clients of one unit, or a job of the server's."""
+        step = self.program.step(request.step)
         if unit[0].client is None:
-            return [self._run_job(task, step, call) for call in unit]
+            return [self._run_job(request, step, call) for call in unit]
         together = getattr(step, "together", None)
         if together is not None and len(unit) > 1:
-            outcomes = self._run_stacked(task, together, unit)
+            outcomes = self._run_stacked(request, together, unit)
             if outcomes is not None:
                 return outcomes
-        return [self._run_alone(task, step, call) for call in unit]
+        return [self._run_alone(request, step, call) for call in unit]
 
-    def _run_stacked(self, task: Task, together: Step, unit: Sequence[Call]) -> list[Outcome] | None:
+    def _run_stacked(self, request: Request, together: Step, unit: Sequence[Call]) -> list[Outcome] | None:
         """A stack's outcomes; None if one of its clients spoils it: alone, each answers for itself."""
         try:
             us = [self.client(index, place) for place, index in enumerate(_clients(unit))]
-            outcomes = self._run_together(task, together, unit, us)
+            outcomes = self._run_together(request, together, unit, us)
         except (_StepRaised, _NotMade) as error:
             logger.debug("stacked step failed, running one by one: %s", describe(error.__cause__ or error))
             return None
@@ -114,7 +114,7 @@ class Host:
             self._keep(index, me)
         return outcomes
 
-    def _run_job(self, task: Task, step: Step, call: Call) -> Outcome:
+    def _run_job(self, request: Request, step: Step, call: Call) -> Outcome:
         """A part of the server's work: nothing of it lasts here."""
         started = time.perf_counter()
         if self._assistant is None:
@@ -122,32 +122,32 @@ class Host:
         self._scratch_models.forget()
         try:
             with settings_put_back():
-                reply = encode(step(self._assistant, **self._payload(task, call)))
+                reply = encode(step(self._assistant, **self._payload(request, call)))
         except BaseException as error:
-            return _failure(task, call, error)
+            return _failure(request, call, error)
         return Success(None, reply, time.perf_counter() - started)
 
-    def _run_alone(self, task: Task, step: Step, call: Call) -> Outcome:
+    def _run_alone(self, request: Request, step: Step, call: Call) -> Outcome:
         """One client's step. Whatever is raised in between is the client's failure; around it, the engine's."""
         started = time.perf_counter()
         assert call.client is not None
-        reads_only = self._reads_only(task, step)
+        reads_only = self._reads_only(request, step)
         try:
             me = self.client(call.client)
         except _NotMade as error:
-            return _failure(task, call, error.__cause__ or error)
-        transaction = self._begin(me, task, call, reads_only=reads_only)
+            return _failure(request, call, error.__cause__ or error)
+        transaction = self._begin(me, request, call, reads_only=reads_only)
         _seed_layers(me)
         try:
-            payload = self._payload(task, call)
+            payload = self._payload(request, call)
             with settings_put_back():
                 # At once: what a step gives back may have code of its own, which must not run later.
                 fields = plain(step(me, **payload) or {})
-            reply, report = self._sealed(task, call, me, fields, transaction)
+            reply, report = self._sealed(request, call, me, fields, transaction)
             if self.timeout is not None and time.perf_counter() - started > self.timeout:
                 raise TimeoutError(too_slow(self.timeout))
         except BaseException as error:
-            failure = _failure(task, call, error)
+            failure = _failure(request, call, error)
             transaction.roll_back()
             return failure
         if not reads_only:
@@ -155,21 +155,23 @@ class Host:
         return Success(call.client, reply, time.perf_counter() - started, report)
 
     def _run_together(
-        self, task: Task, together: Step, unit: Sequence[Call], us: Sequence[Client]
+        self, request: Request, together: Step, unit: Sequence[Call], us: Sequence[Client]
     ) -> list[Outcome]:
         """A stack's outcomes; `_StepRaised` if there are none, and its clients are what they were before."""
         started = time.perf_counter()
         transactions = [
-            self._begin(me, task, call, reads_only=False) for me, call in zip(us, unit, strict=True)
+            self._begin(me, request, call, reads_only=False) for me, call in zip(us, unit, strict=True)
         ]
         _seed_layers(us[0])
         try:
-            payloads = [self._payload(task, call) for call in unit]
+            payloads = [self._payload(request, call) for call in unit]
             with settings_put_back():
-                replies = plain(together(self.program.owner(task.step), us, payloads))
+                replies = plain(together(self.program.owner(request.step), us, payloads))
             if replies is None:
                 raise ValueError("these clients cannot be stacked after all")
-            sealed = [self._sealed(task, *each) for each in zip(unit, us, replies, transactions, strict=True)]
+            sealed = [
+                self._sealed(request, *each) for each in zip(unit, us, replies, transactions, strict=True)
+            ]
             if self.timeout is not None and time.perf_counter() - started > self.timeout * len(us):
                 raise TimeoutError(too_slow(self.timeout))
         except BaseException as error:
@@ -184,9 +186,9 @@ class Host:
             for index, (reply, report) in zip(_clients(unit), sealed, strict=True)
         ]
 
-    def _begin(self, me: Client, task: Task, call: Call, *, reads_only: bool) -> Transaction:
+    def _begin(self, me: Client, request: Request, call: Call, *, reads_only: bool) -> Transaction:
         """Get a client ready for a step."""
-        me.enter(dataclasses.replace(task.moment, measuring=call.measuring))
+        me.enter(dataclasses.replace(request.moment, measuring=call.measuring))
         self._scratch_models.forget()
         new_model = functools.partial(self.population.own_model, me.facts.index)
         return Transaction(me, self.keeps, reads_only=reads_only, new_model=new_model)
@@ -201,39 +203,39 @@ class Host:
             rates = learning_rates(self.program.method)
             raise FloatingPointError(f"its weights are no longer finite, {DIVERGED} {rates}")
 
-    def _reads_only(self, task: Task, step: Step) -> bool:
+    def _reads_only(self, request: Request, step: Step) -> bool:
         """Whether a step leaves a client's state as it is: it says so, and packing its reply leaves nothing."""
-        owner = self.program.owner(task.step)
+        owner = self.program.owner(request.step)
         left = self.program.wire_up(owner).leaves_residuals(owner.declared.kinds_up)
         return getattr(step, "reads_only", False) and not left
 
-    def _sent_to_all(self, task: Task) -> dict[str, Any]:
-        """What all clients of a task were sent, as it arrived: to be read, not changed."""
-        if self._common[0] is not task.common:
-            self._common = task.common, self._arrived(task, task.common)
+    def _sent_to_all(self, request: Request) -> dict[str, Any]:
+        """What all clients of a request were sent, as it arrived: to be read, not changed."""
+        if self._common[0] is not request.common:
+            self._common = request.common, self._arrived(request, request.common)
         return self._common[1]
 
-    def _arrived(self, task: Task, data: bytes) -> dict[str, Any]:
-        kinds = self.program.owner(task.step).declared.kinds_down
+    def _arrived(self, request: Request, data: bytes) -> dict[str, Any]:
+        kinds = self.program.owner(request.step).declared.kinds_down
         return self.program.wire.unpack(decode(data), kinds, "down")
 
-    def _payload(self, task: Task, call: Call) -> dict[str, Any]:
+    def _payload(self, request: Request, call: Call) -> dict[str, Any]:
         # One may change what it was sent: the others must not notice.
-        payload: dict[str, Any] = {**copied(self._sent_to_all(task)), **self._arrived(task, call.own)}
+        payload: dict[str, Any] = {**copied(self._sent_to_all(request)), **self._arrived(request, call.own)}
         if call.heard:
             wire = self.program.wire
-            kinds = self.program.owner(task.step).declared.kinds_up
+            kinds = self.program.owner(request.step).declared.kinds_up
             payload["heard"] = [
                 (sender, wire.unpack(decode(data), kinds, "up")) for sender, data in call.heard
             ]
         return payload
 
     def _sealed(
-        self, task: Task, call: Call, me: Client, fields: Fields, transaction: Transaction
+        self, request: Request, call: Call, me: Client, fields: Fields, transaction: Transaction
     ) -> tuple[bytes, bytes]:
         """The encoded reply and report, once they are known to hold what was declared, and numbers."""
-        owner = self.program.owner(task.step)
-        short = step_name(task.step)
+        owner = self.program.owner(request.step)
+        short = step_name(request.step)
         report = encode(Client.report(me))  # its own, whatever the step put in its place
         transaction.commit()
         if not transaction.reads_only:
@@ -245,7 +247,9 @@ class Host:
         spoilt = first_not_finite(fields)
         if spoilt is None and wire.packs("up"):
             # Once more from the bytes: a step may have changed what it was given.
-            sent = None if task.aloud else {**self._sent_to_all(task), **self._arrived(task, call.own)}
+            sent = (
+                None if request.aloud else {**self._sent_to_all(request), **self._arrived(request, call.own)}
+            )
             packed = wire.pack(
                 fields,
                 declared.kinds_up,
@@ -258,7 +262,9 @@ class Host:
         if spoilt is not None:
             raise FloatingPointError(f"its reply '{spoilt}' holds NaN or infinity")
         if report != EMPTY:  # as it will arrive: an object may show one thing and send another
-            reason = why_report_refused(decode(report), declared.stages, declared.notes, me.outputs)
+            reason = why_report_refused(
+                decode(report), declared.stages, declared.notes, me.outputs, me.run_task
+            )
             if reason is not None:
                 raise MethodError(f"step '{short}': {reason}")
         return encode(packed), report
@@ -393,7 +399,7 @@ def _clients(unit: Sequence[Call]) -> list[int]:
     return [call.client for call in unit if call.client is not None]
 
 
-def _failure(task: Task, call: Call, error: BaseException) -> Failure:
+def _failure(request: Request, call: Call, error: BaseException) -> Failure:
     """Why a step failed, and where in the user's own code, if it was there. Raised again if it was no step's doing."""
     if was_asked_for(error):
         raise error
@@ -404,7 +410,7 @@ def _failure(task: Task, call: Call, error: BaseException) -> Failure:
     except BaseException:  # an exception is anybody's object: asking it anything may fail
         reason = told = f"{type(error).__name__:.100}, of which nothing can be told"
     readable = told[-MOST_TOLD:].encode(errors="backslashreplace").decode()
-    return Failure(call.client, step_name(task.step), reason, readable)
+    return Failure(call.client, step_name(request.step), reason, readable)
 
 
 def too_slow(timeout: float) -> str:

@@ -15,7 +15,7 @@ from polyfed.disk import SavedState
 from polyfed.engines.host import LIVE_BYTES, Host
 from polyfed.engines.process_setup import warm_up
 from polyfed.errors import stop_at_once
-from polyfed.federation.engine import Outcome, Population, Task
+from polyfed.federation.engine import Outcome, Population, Request
 from polyfed.federation.program import Program
 
 logger = logging.getLogger(__name__)
@@ -35,10 +35,10 @@ class Inline:
         logger.info("inline: every step in this process")
         self.host = Host(population, program, scratch, timeout=self.timeout, live_bytes=self.live_bytes)
 
-    def run(self, task: Task) -> Iterator[Outcome]:
-        for unit in task.units:
+    def run(self, request: Request) -> Iterator[Outcome]:
+        for unit in request.units:
             with _as_in_a_worker():
-                outcomes = self.host.run_unit(task, unit)
+                outcomes = self.host.run_unit(request, unit)
             yield from outcomes
 
     def save(self, directory: Path, label: str) -> list[SavedState]:

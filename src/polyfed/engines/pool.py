@@ -31,7 +31,7 @@ from polyfed.engines.scheduler import Move, Scheduler, Shift
 from polyfed.engines.watching import end, is_stopped, limit_waiting
 from polyfed.engines.worker import read_outcomes, work, write_units
 from polyfed.errors import RunError, WorkerLost, describe_exit
-from polyfed.federation.engine import Call, Failure, Outcome, Population, Success, Task
+from polyfed.federation.engine import Call, Failure, Outcome, Population, Request, Success
 from polyfed.federation.program import Program, step_name
 from polyfed.machine import cores
 
@@ -49,11 +49,11 @@ JOB_DEATHS_ALLOWED = 20  # of workers during one job of the server's, which is n
 class _Worker:
     process: BaseProcess
     pipe: Connection
-    task: Task | None = None
+    request: Request | None = None
     doing: Any = None
     """Shared with the process: the place of the unit that it is at, or −1."""
     units: dict[int, float] = field(default_factory=dict)
-    """Units sent and not yet answered, in the order of sending: place in the task → seconds it may take."""
+    """Units sent and not yet answered, in the order of sending: place in the request → seconds it may take."""
     heard: float = 0.0
     """When it last answered, or was given something while idle."""
     stopped_since: float | None = None
@@ -62,9 +62,9 @@ class _Worker:
 
 @dataclass
 class _UnderWay:
-    """A task that is being done: what is left of it, and what came of the rest."""
+    """A request that is being done: what is left of it, and what came of the rest."""
 
-    task: Task
+    request: Request
     shift: Shift
     done: dict[int, list[Outcome]]
     common_file: str | None
@@ -139,18 +139,20 @@ class Pool:
         end(*(worker.process for worker in self._workers))
         self._workers = []
 
-    # -- tasks -----------------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------
 
-    def run(self, task: Task) -> Iterator[Outcome]:
+    def run(self, request: Request) -> Iterator[Outcome]:
         self._settle()
-        done = self._given_up(task)
-        shift = self.scheduler.shift(task, (place for place in range(len(task.units)) if place not in done))
+        done = self._given_up(request)
+        shift = self.scheduler.shift(
+            request, (place for place in range(len(request.units)) if place not in done)
+        )
         for move in shift.moves:
             self._move(move)
-        file = leave(task.common, self._folder) if len(task.common) > SMALL_BLOB else None
-        under_way = _UnderWay(task, shift, done, file)
+        file = leave(request.common, self._folder) if len(request.common) > SMALL_BLOB else None
+        under_way = _UnderWay(request, shift, done, file)
         try:
-            for place in range(len(task.units)):
+            for place in range(len(request.units)):
                 while place not in done:
                     self._settle(but=under_way)
                     self._under_way = under_way
@@ -169,19 +171,21 @@ class Pool:
                 Path(file).unlink(missing_ok=True)
 
     def _settle(self, but: _UnderWay | None = None) -> None:
-        """Before another task is begun, or gone on with, let workers finish what they have of the last one."""
+        """Before another request is begun, or gone on with, let workers finish what they have of the last one."""
         last = self._under_way
         while last is not None and last is not but and any(worker.units for worker in self._workers):
             self._collect(last)
 
-    def _given_up(self, task: Task) -> dict[int, list[Outcome]]:
+    def _given_up(self, request: Request) -> dict[int, list[Outcome]]:
         """The units that have killed their worker too often, and are not tried again."""
         failed: dict[int, list[Outcome]] = {}
-        for place, unit in enumerate(task.units if self._deaths else ()):
-            deaths = [self._deaths.get(self._moment(task, call), []) for call in unit]
+        for place, unit in enumerate(request.units if self._deaths else ()):
+            deaths = [self._deaths.get(self._moment(request, call), []) for call in unit]
             if any(len(reasons) > _allowed_deaths(call) for call, reasons in zip(unit, deaths, strict=True)):
                 failed[place] = [
-                    Failure(call.client, step_name(task.step), reasons[-1] if reasons else "its worker died")
+                    Failure(
+                        call.client, step_name(request.step), reasons[-1] if reasons else "its worker died"
+                    )
                     for call, reasons in zip(unit, deaths, strict=True)
                 ]
         return failed
@@ -211,8 +215,8 @@ class Pool:
 
     def _hand_out(self, now: _UnderWay, next_place: int) -> None:
         """Give every worker a batch of units, turn by turn, until each has enough at hand."""
-        task = now.task
-        limit = len(task.units) if task.window is None else next_place + task.window
+        request = now.request
+        limit = len(request.units) if request.window is None else next_place + request.window
         given = True
         while given:
             given = False
@@ -227,19 +231,19 @@ class Pool:
         if not worker.units:
             worker.heard = time.monotonic()
         try:
-            units = [(place, now.task.units[place]) for place in batch]
-            news = None if worker.task is now.task else now.task
+            units = [(place, now.request.units[place]) for place in batch]
+            news = None if worker.request is now.request else now.request
             worker.pipe.send_bytes(write_units(units, self._folder, news, now.common_file))
-            worker.task = now.task
+            worker.request = now.request
         except OSError:
             pass  # it died; `_collect` sees the closed pipe and knows what to do
         worker.units.update(batch)
 
     def _collect(self, now: _UnderWay) -> None:
         """Wait for the next outcomes, or for a worker that died or does not answer in time."""
-        task = now.task
+        request = now.request
         busy = {worker.pipe: worker for worker in self._workers if worker.units}
-        for pipe in wait(list(busy), self._patience(task)):
+        for pipe in wait(list(busy), self._patience(request)):
             worker = busy[pipe]  # type: ignore[index]
             try:
                 frame = worker.pipe.recv_bytes()
@@ -255,7 +259,7 @@ class Pool:
             self._note(now, worker, head, blobs)
         if self.timeout is not None:
             for worker in self._workers:
-                if worker.units and time.monotonic() > self._deadline(task, worker):
+                if worker.units and time.monotonic() > self._deadline(request, worker):
                     worker.process.kill()
                     self._replace(worker, now, why=too_slow(self.timeout))
         else:
@@ -272,19 +276,19 @@ class Pool:
                 end(worker.process, patience=0.0)
                 self._replace(worker, now, why=None)
 
-    def _deadline(self, task: Task, worker: _Worker) -> float:
+    def _deadline(self, request: Request, worker: _Worker) -> float:
         """When a worker must have answered."""
-        return worker.heard + self._allowed(task, worker)
+        return worker.heard + self._allowed(request, worker)
 
-    def _allowed(self, task: Task, worker: _Worker) -> float:
+    def _allowed(self, request: Request, worker: _Worker) -> float:
         """Seconds until a worker's next answer: a stack of clients has as much as they would have one by one."""
         assert self.timeout is not None
-        return self.timeout * len(task.units[next(iter(worker.units))]) + GRACE_SECONDS
+        return self.timeout * len(request.units[next(iter(worker.units))]) + GRACE_SECONDS
 
-    def _patience(self, task: Task) -> float | None:
+    def _patience(self, request: Request) -> float | None:
         if self.timeout is None:
             return self._stopped_seconds / 4
-        first = min(self._deadline(task, worker) for worker in self._workers if worker.units)
+        first = min(self._deadline(request, worker) for worker in self._workers if worker.units)
         return max(0.0, first - time.monotonic()) + 0.01
 
     def _note(self, now: _UnderWay, worker: _Worker, head: dict[str, Any], blobs: list[bytes]) -> None:
@@ -292,7 +296,7 @@ class Pool:
         for place, unit in read_outcomes(head, blobs):
             for outcome in unit:
                 if isinstance(outcome, Success):
-                    self.scheduler.note_seconds(now.task.step, outcome.client, outcome.seconds)
+                    self.scheduler.note_seconds(now.request.step, outcome.client, outcome.seconds)
                 if outcome.client is not None:
                     self.scheduler.note(outcome.client, number, stays=self._keeps)
             now.done[place] = unit
@@ -302,7 +306,7 @@ class Pool:
 
     def _replace(self, worker: _Worker, now: _UnderWay, why: str | None) -> None:
         """A worker died: start another, and see to what it was doing."""
-        task = now.task
+        request = now.request
         end(worker.process)
         reason = why or f"its worker died ({describe_exit(worker.process.exitcode)})"
         lost = list(worker.units)
@@ -315,25 +319,25 @@ class Pool:
         self._workers[number] = self._start()
         logger.info(
             "worker %d, in round %d, step %s: %s; another was started",
-            *(number, task.moment.round, step_name(task.step), reason),
+            *(number, request.moment.round, step_name(request.step), reason),
         )
-        guilty = task.units[lost[0]]
+        guilty = request.units[lost[0]]
         for call in guilty:
-            deaths = self._deaths.setdefault(self._moment(task, call), [])
+            deaths = self._deaths.setdefault(self._moment(request, call), [])
             deaths += [reason] * (1 if why is None else _allowed_deaths(call) + 1)
         if self._keeps:
             self.scheduler.homes.clear()
-            raise WorkerLost(f"{reason} in round {task.moment.round}, step {step_name(task.step)}")
-        too_often = len(self._deaths[self._moment(task, guilty[0])]) > _allowed_deaths(guilty[0])
+            raise WorkerLost(f"{reason} in round {request.moment.round}, step {step_name(request.step)}")
+        too_often = len(self._deaths[self._moment(request, guilty[0])]) > _allowed_deaths(guilty[0])
         if too_often:
-            now.done[lost[0]] = [Failure(call.client, step_name(task.step), reason) for call in guilty]
+            now.done[lost[0]] = [Failure(call.client, step_name(request.step), reason) for call in guilty]
         now.shift.put_back(lost[1:] if too_often else lost)
 
     def _drain(self, now: _UnderWay) -> None:
         """Let workers finish what nobody waits for any more."""
         for worker in self._workers:
             while worker.units:
-                if self.timeout is not None and not worker.pipe.poll(self._allowed(now.task, worker)):
+                if self.timeout is not None and not worker.pipe.poll(self._allowed(now.request, worker)):
                     end(worker.process, patience=0.0)
                 try:
                     head, _ = self._answer(worker)
@@ -345,10 +349,10 @@ class Pool:
             worker.units.clear()
 
     @staticmethod
-    def _moment(task: Task, call: Call) -> tuple[int, int, str, int]:
+    def _moment(request: Request, call: Call) -> tuple[int, int, str, int]:
         """What a call is known by when it is made again; a job of the server's by what it was sent."""
         who = call.client if call.client is not None else hash(call.own)
-        return task.moment.round, task.moment.sequence, task.step, who
+        return request.moment.round, request.moment.sequence, request.step, who
 
     # -- states ----------------------------------------------------------------------------------------------
 

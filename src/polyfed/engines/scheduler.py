@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from polyfed.federation.engine import Call, Task
+from polyfed.federation.engine import Call, Request
 
 SHORT_SECONDS = 0.002  # of work that travels in one frame
 OWN_SHORT_SECONDS = 0.1  # the same for what no other worker can do
@@ -45,35 +45,35 @@ class Scheduler:
     def note_seconds(self, step: str, client: int | None, seconds: float) -> None:
         self._seconds[step, client] = seconds
 
-    def cost(self, task: Task, place: int) -> float:
+    def cost(self, request: Request, place: int) -> float:
         """Seconds that this unit took last time."""
-        return sum(self._seconds.get((task.step, call.client), 0.0) for call in task.units[place])
+        return sum(self._seconds.get((request.step, call.client), 0.0) for call in request.units[place])
 
     def met(self, client: int | None, worker: int) -> bool:
         """Whether it was this worker that last met a client, and has its data at hand."""
         return self._last.get(client) == worker
 
-    def shift(self, task: Task, places: Iterable[int]) -> Shift:
-        """Deal out the units at these places of a task."""
-        return Shift(self, task, places)
+    def shift(self, request: Request, places: Iterable[int]) -> Shift:
+        """Deal out the units at these places of a request."""
+        return Shift(self, request, places)
 
 
 class Shift:
-    """What is left to do of a task: each worker's own units (of clients that live there), and what any can do."""
+    """What is left to do of a request: each worker's own units (of clients that live there), and what any can do."""
 
-    def __init__(self, scheduler: Scheduler, task: Task, places: Iterable[int]) -> None:
+    def __init__(self, scheduler: Scheduler, request: Request, places: Iterable[int]) -> None:
         self.scheduler = scheduler
-        self.task = task
+        self.request = request
         self.moves: list[Move] = []
         """What must be done before the first unit."""
         own: list[list[int]] = [[] for _ in range(scheduler.workers)]
         free: list[int] = []
         for place in places:
-            home = self._gather(task.units[place])
+            home = self._gather(request.units[place])
             (free if home is None else own[home]).append(place)
         self._even_out(own)
-        if task.window is None:
-            free.sort(key=lambda place: (-scheduler.cost(task, place), -_size(task.units[place])))
+        if request.window is None:
+            free.sort(key=lambda place: (-scheduler.cost(request, place), -_size(request.units[place])))
         # In order: a unit within the window must not wait behind one beyond it.
         self.own = [deque(sorted(mine)) for mine in own]
         self.free = deque(free)
@@ -95,19 +95,19 @@ class Shift:
 
     def _even_out(self, own: list[list[int]]) -> None:
         """Move clients from the fullest worker to the emptiest while that shortens the round by a tenth."""
-        load = [sum(self.scheduler.cost(self.task, place) for place in mine) for mine in own]
+        load = [sum(self.scheduler.cost(self.request, place) for place in mine) for mine in own]
         while len(own) > 1:
             full = max(range(len(load)), key=load.__getitem__)
             empty = min(range(len(load)), key=load.__getitem__)
             gap = load[full] - load[empty]
-            movable = [(self.scheduler.cost(self.task, place), place) for place in own[full]]
+            movable = [(self.scheduler.cost(self.request, place), place) for place in own[full]]
             fitting = [(cost, place) for cost, place in movable if 0 < cost < gap]
             if gap < 0.1 * load[full] + SHORT_SECONDS or not fitting:
                 return
             cost, place = min(fitting, key=lambda item: abs(item[0] - gap / 2))
             if load[full] - max(load[full] - cost, load[empty] + cost) < 0.1 * load[full]:
                 return
-            for call in self.task.units[place]:
+            for call in self.request.units[place]:
                 self._move(call, empty)
             own[full].remove(place)
             own[empty].append(place)
@@ -128,13 +128,13 @@ class Shift:
                 break
             if place is None:
                 break
-            batch[place] = self.scheduler.cost(self.task, place) or OWN_SHORT_SECONDS
+            batch[place] = self.scheduler.cost(self.request, place) or OWN_SHORT_SECONDS
         return batch
 
     def _familiar(self, worker: int, limit: int) -> int | None:
         """Take one of the next free units, if need be any; better one whose data this worker already has at hand."""
         nearby = [place for place in islice(self.free, FAMILIAR_AMONG) if place < limit]
-        known = (place for place in nearby if self.scheduler.met(self.task.units[place][0].client, worker))
+        known = (place for place in nearby if self.scheduler.met(self.request.units[place][0].client, worker))
         found = next(known, nearby[0] if nearby else None)
         if found is not None:
             self.free.remove(found)

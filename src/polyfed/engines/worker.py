@@ -18,7 +18,7 @@ from polyfed.engines.host import Host
 from polyfed.engines.ipc import pack, unpack
 from polyfed.engines.process_setup import end_with_parent
 from polyfed.errors import RunError, describe
-from polyfed.federation.engine import Call, Failure, Outcome, Success, Task
+from polyfed.federation.engine import Call, Failure, Outcome, Request, Success
 from polyfed.federation.message import EMPTY
 from polyfed.federation.nodes import Moment
 
@@ -42,7 +42,7 @@ def work(
     for other in others:
         other.close()
     host = make_host()
-    task: Task | None = None
+    request: Request | None = None
     while True:
         try:
             frame = pipe.recv_bytes()
@@ -51,9 +51,9 @@ def work(
         head, blobs = unpack(frame)
         match head.pop("do"):
             case "units":
-                task = read_task(head["task"], blobs) or task
-                assert task is not None
-                _run_units(host, task, read_units(head, blobs), pipe, folder, doing)
+                request = read_request(head["request"], blobs) or request
+                assert request is not None
+                _run_units(host, request, read_units(head, blobs), pipe, folder, doing)
             case "save":
                 pipe.send_bytes(_saved(host, Path(head["directory"]), head["label"]))
             case "restore":
@@ -76,7 +76,7 @@ def _let_the_pool_finish() -> None:
 
 def _run_units(
     host: Host,
-    task: Task,
+    request: Request,
     units: Sequence[tuple[int, list[Call]]],
     pipe: Connection,
     folder: Path,
@@ -87,7 +87,7 @@ def _run_units(
     for number, (place, unit) in enumerate(units):
         doing.value = place
         try:
-            waiting.append((place, host.run_unit(task, unit)))
+            waiting.append((place, host.run_unit(request, unit)))
         except Exception as error:
             unanswered = [place for place, _ in waiting] + [place for place, _ in units[number:]]
             why = str(error) if isinstance(error, RunError) else describe(error)
@@ -117,11 +117,14 @@ def _given(host: Host, client: int, folder: Path) -> bytes:
 
 
 def write_units(
-    units: Sequence[tuple[int, Sequence[Call]]], folder: Path, task: Task | None, common_file: str | None
+    units: Sequence[tuple[int, Sequence[Call]]],
+    folder: Path,
+    request: Request | None,
+    common_file: str | None,
 ) -> bytes:
-    """A frame of units, each with its place in the task; with the task itself where the worker has another one."""
+    """A frame of units, each with its place in the request; with the request itself where the worker has another."""
     heads: list[Any] = []
-    blobs: list[bytes] = [] if task is None or common_file else [task.common]
+    blobs: list[bytes] = [] if request is None or common_file else [request.common]
     for place, unit in units:
         calls = []
         for call in unit:
@@ -129,19 +132,19 @@ def write_units(
             blobs += [call.own, *(data for _, data in call.heard)]
         heads.append([place, calls])
     about = None
-    if task is not None:
-        now = task.moment
-        about = [task.step, [now.round, now.sequence], common_file, task.aloud]
-    return pack({"do": "units", "units": heads, "task": about}, blobs, folder)
+    if request is not None:
+        now = request.moment
+        about = [request.step, [now.round, now.sequence], common_file, request.aloud]
+    return pack({"do": "units", "units": heads, "request": about}, blobs, folder)
 
 
-def read_task(about: list[Any] | None, blobs: list[bytes]) -> Task | None:
-    """The task in a frame of units, if there is one. What all its clients are sent is read once, by each worker."""
+def read_request(about: list[Any] | None, blobs: list[bytes]) -> Request | None:
+    """The request in a frame of units, if there is one. What all its clients are sent is read once, by each worker."""
     if about is None:
         return None
     step, moment, file, aloud = about
     common = Path(file).read_bytes() if file else blobs.pop(0)
-    return Task(step, Moment(*moment), common, (), aloud=aloud)
+    return Request(step, Moment(*moment), common, (), aloud=aloud)
 
 
 def read_units(head: dict[str, Any], blobs: list[bytes]) -> list[tuple[int, list[Call]]]:

@@ -25,6 +25,7 @@ from polyfed.runs import api
 from polyfed.runs.config import read_config
 from polyfed.runs.rounds import Run
 from polyfed.runs.trained import form_of, predict
+from polyfed.tasks import CLASSIFICATION
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -196,5 +197,5 @@ def _loaded(run: Run, name: str, architecture: str) -> nn.Module:
 
 
 def _classes(model: nn.Module, form: InputForm, points: Floats) -> Ints:
-    said = predict(model, form, {"x": points[:, 0], "y": points[:, 1]})
+    said = predict(model, form, CLASSIFICATION, {"x": points[:, 0], "y": points[:, 1]})
     return np.asarray(said.probabilities.argmax(axis=1), dtype=np.int64)

@@ -1,6 +1,6 @@
 """What a federation is: methods, clients and a server, what may travel between them, how it is counted."""
 
-from polyfed.federation.declaration import ANY_TASK, CLASSES, LABELS, Declaration, Need, when
+from polyfed.federation.declaration import ANY_TASK, CLASSES, LABELS, TABLES, Declaration, Need, when
 from polyfed.federation.fields import (
     Counts,
     Declared,
@@ -32,6 +32,7 @@ __all__ = [
     "ANY_TASK",
     "CLASSES",
     "LABELS",
+    "TABLES",
     "Assistant",
     "Client",
     "Counts",

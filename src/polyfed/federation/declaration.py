@@ -24,15 +24,22 @@ from typing import Any, Literal, TypeVar, get_args
 from polyfed.errors import MethodError
 from polyfed.federation.fields import Declared, Field, LikeWeights, kinds_of
 from polyfed.federation.message import Kind
+from polyfed.tasks import Task, Trait, lacking, registered
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 Kept = Literal["model", "memory"]
-TaskName = Literal["classification", "binary", "multilabel", "regression"]
-CLASSES: frozenset[TaskName] = frozenset({"classification", "binary"})
-LABELS: frozenset[TaskName] = CLASSES | {"multilabel"}
-ANY_TASK: frozenset[TaskName] = LABELS | {"regression"}
+
+# What a task must have, for a declaration's `tasks`.
+ANY_TASK: Mapping[Trait, str] = MappingProxyType({})
+"""Any task: nothing is done with a model's outputs but what the task itself does."""
+TABLES: Mapping[Trait, str] = MappingProxyType({Trait.TABLE: ""})
+"""Outputs travel, or are averaged: classes, several classes at once, numbers."""
+LABELS: Mapping[Trait, str] = MappingProxyType({**TABLES, Trait.PROBABILITIES: ""})
+"""Answers are compared as probabilities: classes, or several classes at once."""
+CLASSES: Mapping[Trait, str] = MappingProxyType({**LABELS, Trait.ONE_CLASS: ""})
+"""Each row has one class."""
 
 
 class Need(StrEnum):
@@ -83,8 +90,9 @@ class Declaration:
     """The server's model where a run does not name one: `smallest` of the clients', or none."""
     personal: bool = False
     """Whether a client that is served weights adds something of its own to them (see `Method.personalise`)."""
-    tasks: AbstractSet[TaskName] = CLASSES
-    """The tasks for which the method makes sense; what runs today is classification."""
+    tasks: Mapping[Trait, str] = field(default_factory=lambda: CLASSES)
+    """What a task must have for the method to make sense (`ANY_TASK`, `TABLES`, `LABELS`, `CLASSES`), each with the
+    method's own setting that does without it, as in `needs`. Any other task is refused before a run."""
 
     def __post_init__(self) -> None:
         for name, reason in itertools.chain(_wrong_types(self), _contradictions(self)):
@@ -120,6 +128,15 @@ class Declaration:
             name for name, what in self.sends.items() if isinstance(what, LikeWeights) and not what.rows
         )
 
+    def suits(self, task: Task) -> bool:
+        """Whether the method makes sense for a task."""
+        return lacking(task, self.tasks) is None
+
+    @property
+    def task_names(self) -> list[str]:
+        """The known tasks for which the method makes sense."""
+        return [name for name, kind in registered().items() if self.suits(kind())]
+
     @property
     def sends_weights(self) -> bool:
         """Whether weights or gradients leave a client: both tell much of its model and its data."""
@@ -130,8 +147,13 @@ _MAPPINGS: dict[str, tuple[type, type | tuple[type, ...], str]] = {
     "sends": (str, (Field, Kind), "names of fields, each with a kind or what it must be"),
     "tells": (str, Kind, "names of fields, each with its kind"),
     "needs": (Need, str, "needs, each with the setting that does without it, or with an empty text"),
+    "tasks": (
+        Trait,
+        str,
+        "traits of tasks, each with the setting that does without it, or with an empty text",
+    ),
 }
-_SETS: dict[str, tuple[str, ...]] = {"keeps": get_args(Kept), "tasks": get_args(TaskName)}
+_SETS: dict[str, tuple[str, ...]] = {"keeps": get_args(Kept)}
 _SEQUENCES = ("stages", "notes")
 _BOOLEANS = ("single_replies", "server", "personal")
 
@@ -176,5 +198,3 @@ def _contradictions(said: Declaration) -> Iterator[tuple[str, str]]:
         twice = [each for each in getattr(said, name) if list(getattr(said, name)).count(each) > 1]
         if twice:
             yield name, f"{twice[0]!r:.80} is there twice"
-    if not said.tasks:
-        yield "tasks", "give one at least"

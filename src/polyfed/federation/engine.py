@@ -1,4 +1,4 @@
-"""What every engine takes and gives: tasks in, outcomes out, in the order of the calls."""
+"""What every engine takes and gives: requests in, outcomes out, in the order of the calls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Task:
+class Request:
     """A step for a cohort. A unit is what one worker does at once: one client, or several stacked together."""
 
     step: str
@@ -103,10 +103,10 @@ class Engine(Protocol):
     def open(self, population: Population, program: Program, scratch: Path) -> None:
         """Get ready. `scratch` is a directory for states that do not fit in memory."""
 
-    def run(self, task: Task) -> Iterator[Outcome]:
-        """Do a task; outcomes come in the order of the calls, whatever the order of arrival.
+    def run(self, request: Request) -> Iterator[Outcome]:
+        """Do a request; outcomes come in the order of the calls, whatever the order of arrival.
 
-        Another task may be run before all outcomes of this one have been taken.
+        Another request may be run before all outcomes of this one have been taken.
         """
 
     def save(self, directory: Path, label: str) -> list[SavedState]:

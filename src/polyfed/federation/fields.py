@@ -5,7 +5,7 @@ A method's `sends` gives every field that may leave a client its kind, and may s
 | declaration                      | what is let in                                                              |
 |----------------------------------|-----------------------------------------------------------------------------|
 | `Table(rows, columns)`           | numbers, rows × columns; logits unless another kind is named                |
-| `Probabilities(rows, columns)`   | such a table whose rows are not below 0 and add up to 1                     |
+| `Probabilities(rows, columns)`   | such a table whose rows are answers of the task: not below 0, adding up to 1 |
 | `Indices(below)`                 | whole numbers from 0 up to, not including, a size; all different if so told |
 | `Counts(rows)`                   | whole numbers from 1, as many as a size says; in sum at most the client's rows |
 | `LikeWeights(sent)`              | tensors of the names, shapes and types of a field that the client was sent  |
@@ -36,11 +36,11 @@ from torch import Tensor
 from polyfed import learn
 from polyfed.errors import MethodError
 from polyfed.federation.message import Fields, Kind, first_not_finite
+from polyfed.tasks import CLASSIFICATION, Task, Trait
 
 PARTS_SCORED = ("validation", "own", "whole")
 PARTS_WITH_METRICS = ("own", "whole")
 LOCAL_LOSS = "local-loss"  # what every method may note
-MOST_ROWS = 2**31  # that one score can be made of
 NAME_SHOWN = 24
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # what numbers may travel in
 MOST_COUNTED = 2**53  # whole numbers beyond are not exact in any float
@@ -57,6 +57,8 @@ class Surroundings:
     """Tensors of the names, shapes and types of the client's own model."""
     samples: float = math.inf
     """How many training rows the client said that it holds."""
+    task: Task = CLASSIFICATION
+    """What is learnt: it says what an answer can be."""
 
     def size(self, name: str) -> int:
         """A size by name; a `NoSize` if there is none of that name."""
@@ -114,15 +116,16 @@ class Table(Field):
 
 @dataclass(frozen=True)
 class Probabilities(Table):
-    """A table whose rows are probabilities."""
+    """A table whose rows are probabilities: of one class each, or of several at once, as the task has it."""
 
     kind: Kind = field(default=Kind.POSTERIORS, kw_only=True)
     words = "probabilities, {rows} × {columns}"
 
     def refusal(self, name: str, value: Any, around: Surroundings) -> str | None:
         reason = super().refusal(name, value, around)
-        if reason is None and not learn.are_probabilities(value):
-            reason = f"its {name} are not probabilities: each at least 0, and 1 in sum"
+        if reason is None and not around.task.is_answer(value):
+            one = ", and 1 in sum" if Trait.ONE_CLASS in around.task.traits else ", at most 1"
+            reason = f"its {name} are not probabilities: each at least 0{one}"
         return reason
 
 
@@ -352,26 +355,26 @@ def why_refused(
 
 
 def why_report_refused(
-    report: Fields, stages: Sequence[str], notes: Sequence[str], outputs: int
+    report: Fields, stages: Sequence[str], notes: Sequence[str], outputs: int, task: Task = CLASSIFICATION
 ) -> str | None:
     """Why a client's measurements and notes are not let through; nothing if they are.
 
-    stages, notes: what the method declares. outputs: how many every model has.
+    stages, notes: what the method declares. outputs: how many every model has. task: what is learnt.
     """
     if not report.keys() <= {"measured", "noted"}:
         return "it reports something else than measurements and notes"
-    reason = _why_measured_refused(report.get("measured", {}), stages, outputs)
+    reason = _why_measured_refused(report.get("measured", {}), stages, outputs, task)
     return reason or _why_noted_refused(report.get("noted", {}), notes)
 
 
-def _why_measured_refused(measured: Any, stages: Sequence[str], outputs: int) -> str | None:
+def _why_measured_refused(measured: Any, stages: Sequence[str], outputs: int, task: Task) -> str | None:
     if not isinstance(measured, Mapping):
-        return "what it measured are not accuracies by stage"
+        return "what it measured are not scores by stage"
     for stage, parts in measured.items():
         if stage not in stages:
             return f"it measures at {_shown(stage)}, which the method does not declare: add it to `stages`"
-        if not _is_measurement(parts):
-            return f"what it measured at '{stage}' are not accuracies"
+        if not _is_measurement(parts, task):
+            return f"what it measured at '{stage}' are not scores of {task.name}"
         if not _has_metrics(parts, outputs):
             return f"what it measured at '{stage}' are not {', '.join(learn.METRICS)} of a scored part"
     return None
@@ -393,19 +396,9 @@ def _shown(name: Any) -> str:
     return repr(name if isinstance(name, str) else type(name).__name__)[:NAME_SHOWN]
 
 
-def _is_score(score: Any) -> bool:
-    return (
-        isinstance(score, list)
-        and len(score) == 2
-        and all(type(count) is int for count in score)
-        and 0 <= score[0] <= score[1]
-        and 0 < score[1] < MOST_ROWS
-    )
-
-
-def _is_measurement(parts: Any) -> bool:
+def _is_measurement(parts: Any, task: Task) -> bool:
     return isinstance(parts, Mapping) and all(
-        part == "metrics" or (part in PARTS_SCORED and _is_score(score)) for part, score in parts.items()
+        part == "metrics" or (part in PARTS_SCORED and task.admits(score)) for part, score in parts.items()
     )
 
 

@@ -21,7 +21,7 @@ from polyfed import learn
 from polyfed.errors import Divergence, MethodError, RoundSpoilt, RunError, StepFailed
 from polyfed.federation.cohorts import Cohorts
 from polyfed.federation.door import Door
-from polyfed.federation.engine import DIVERGED, Call, Engine, Failure, Success, Task
+from polyfed.federation.engine import DIVERGED, Call, Engine, Failure, Request, Success
 from polyfed.federation.ledger import Ledger, Purpose
 from polyfed.federation.message import EMPTY, Fields, Kind, bytes_by_kind, decode, encode
 from polyfed.federation.method import (
@@ -40,6 +40,7 @@ from polyfed.federation.spreading import Jobs
 from polyfed.federation.topology import TopologyName, neighbours
 from polyfed.learn import TableMean, WeightedMean
 from polyfed.seeds import Seeds
+from polyfed.tasks import CLASSIFICATION, Task
 
 STREAM_WINDOW = 32  # replies under way ahead of the one that is being folded in
 
@@ -82,6 +83,7 @@ class EngineFleet:
         stackable: frozenset[str] = frozenset(),
         most_measured: int | None = None,
         outliers: float | None = None,
+        task: Task = CLASSIFICATION,
     ) -> None:
         """sizes: what declared fields are compared with (outputs, classes, public rows).
 
@@ -90,6 +92,8 @@ class EngineFleet:
         most_measured: how many of the clients that do a step measure its stages, at most.
 
         outliers: how many times larger than the others' a reply may be (see `outliers`); None: by any factor.
+
+        task: what is learnt, which says what answers and scores can be.
         """
         self.engine = engine
         self.program = program
@@ -102,6 +106,7 @@ class EngineFleet:
         self.stackable = stackable
         self.most_measured = most_measured
         self.outliers = outliers
+        self.task = task
         self._build = build
         self._models: dict[str, dict[str, Tensor]] = {}
         self.round = 0
@@ -344,7 +349,7 @@ class EngineFleet:
             self.ledger.count(facts.name, "down", down, asked.purpose)
             if own:
                 self.ledger.count(facts.name, "down", bytes_by_kind(own, len(data), kinds), asked.purpose)
-        task = Task(
+        request = Request(
             step=asked.name,
             moment=Moment(self.round, self._sequence),
             common=common,
@@ -354,7 +359,7 @@ class EngineFleet:
         )
         short = step_name(asked.name)
         self.under_way = f"{short} 0/{len(calls)}"
-        for done, outcome in enumerate(self.engine.run(task), start=1):
+        for done, outcome in enumerate(self.engine.run(request), start=1):
             self.under_way = f"{short} {done}/{len(calls)}"
             if isinstance(outcome, Failure):
                 self.failures.append(outcome)
@@ -399,7 +404,7 @@ class EngineFleet:
         facts = self.roster[success.client]
         own = asked.own.get(facts.index, {})
         wire = self.program.wire_up(asked.owner)
-        door = Door(asked.owner.declared, wire, self.sizes, asked.required, asked.aloud)
+        door = Door(asked.owner.declared, wire, self.sizes, asked.required, asked.aloud, self.task)
         arrived = door.open(
             success.reply,
             success.report,

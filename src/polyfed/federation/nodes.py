@@ -7,6 +7,7 @@ resumed without a method's help.
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -27,22 +28,23 @@ from polyfed.federation.shelf import Shelf
 from polyfed.learn import Training
 from polyfed.models import memory_format
 from polyfed.seeds import Seeds
+from polyfed.tasks import CLASSIFICATION, Tally, Task
 
 State: TypeAlias = dict[str, Any]
 Part = Literal["validation", "own", "whole", "others"]
 
 
 class Measurement(TypedDict, total=False):
-    """[right, of] by part, and further metrics by part where the run asks for them.
+    """A tally of the task, [sum, rows], by part; and further metrics by part where the run asks for them.
 
     The parts are the client's own validation and test rows, (a part of) the whole test set, and of that the rows that
     are not its own.
     """
 
-    validation: list[int]
-    own: list[int]
-    whole: list[int]
-    others: list[int]
+    validation: Tally
+    own: Tally
+    whole: Tally
+    others: Tally
     metrics: dict[Part, learn.Metrics]
 
 
@@ -89,7 +91,7 @@ class Observer(Protocol):
         """What was measured on the client's own validation and test rows, and on (a part of) the whole test set."""
 
     def local_loss(self, me: Client, batch: int) -> float:
-        """The cross-entropy of the client's model on a batch of its own training data."""
+        """The task's loss of the client's model on a batch of its own training data."""
 
 
 class NodeTensors:
@@ -126,6 +128,8 @@ class Client(NodeTensors):
     """`me.scratch_model("lenet5")`: a model to work with inside a step; nothing of it lasts."""
     observer: Observer
     run_training: Training = field(default_factory=Training)
+    run_task: Task = CLASSIFICATION
+    """What is learnt in this run."""
     shape: tuple[int, ...] = ()
     """Of one input, as a model sees it."""
     outputs: int = 0
@@ -153,6 +157,12 @@ class Client(NodeTensors):
         """How the client trains in this round: the run's settings, with the learning rate that is left by now."""
         return self.run_training.in_round(self.moment.round)
 
+    @functools.cached_property
+    def task(self) -> Task:
+        """What the client learns: the run's task, with classes weighted as the client has them, if so set."""
+        task = self.run_task
+        return task.for_labels(self.train.labels) if task.is_weighted else task
+
     @property
     def train(self) -> Rows:
         return self.data.train
@@ -177,7 +187,7 @@ class Client(NodeTensors):
         return self._streams[purpose]
 
     def measure(self, stage: str, *, model: nn.Module | None = None, whole: bool = True) -> None:
-        """Record the model's accuracy at this stage of the round.
+        """Record the model's score (its accuracy, say) at this stage of the round.
 
         On the client's own validation and test rows, and on the whole test set unless that is not wanted. It costs
         nothing in rounds that are not evaluated, and on clients beyond as many as are scored.
@@ -198,7 +208,7 @@ class Client(NodeTensors):
             self.noted[name] = number if math.isfinite(number) else None
 
     def note_local_loss(self) -> None:
-        """Record the model's cross-entropy on a batch of its own training data (in rounds that are evaluated)."""
+        """Record the model's loss on a batch of its own training data (in rounds that are evaluated)."""
         if self.moment.measuring and len(self.train):
             self.note(LOCAL_LOSS, self.observer.local_loss(self, self.training.batch))
 
@@ -248,6 +258,8 @@ class Assistant(NodeTensors):
     public: Rows | None
     test: Rows | None
     """The whole test set, for evaluation alone; None where there is none."""
+    task: Task = CLASSIFICATION
+    """What is learnt."""
 
 
 class Jobs(Protocol):
@@ -270,7 +282,7 @@ class ServerObserver(Protocol):
     """Looks at the server's models: evaluation's part of a round."""
 
     def measure(self, stage: str, models: Mapping[str, Weights]) -> None:
-        """Record the accuracy on the whole test set of a model, or of several as an ensemble."""
+        """Record the score on the whole test set of a model, or of several as an ensemble."""
 
 
 @dataclass
@@ -298,6 +310,8 @@ class Server(NodeTensors):
     memory: State = field(default_factory=dict)
     """Saved whole at every checkpoint: for little. Much (a model for each client) belongs on the shelf."""
     shelf: Shelf = field(default_factory=Shelf)
+    task: Task = CLASSIFICATION
+    """What is learnt."""
     round: int = 0
     workers: Workers | None = None
     observer: ServerObserver | None = None
@@ -327,7 +341,7 @@ class Server(NodeTensors):
         return self.workers.spread(step, fold, payload)
 
     def measure(self, stage: str, models: Mapping[str, Weights] | None = None) -> None:
-        """Record the accuracy on the whole test set at this stage of the round: of the server's model.
+        """Record the score on the whole test set at this stage of the round: of the server's model.
 
         models: or of these, one per architecture, as an ensemble that answers with the mean of their logits.
         """

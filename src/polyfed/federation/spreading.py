@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from polyfed.errors import RunError, StepFailed
-from polyfed.federation.engine import Call, Engine, Failure, Task
+from polyfed.federation.engine import Call, Engine, Failure, Request
 from polyfed.federation.message import decode, encode
 from polyfed.federation.nodes import Moment
 from polyfed.federation.program import step_name
@@ -49,8 +49,8 @@ class Jobs:
             self._do(ready)
 
     def _do(self, jobs: Sequence[bytes]) -> None:
-        task = Task(self.step, self.moment, self._common, [[Call(None, job)] for job in jobs])
-        for outcome in self.engine.run(task):
+        request = Request(self.step, self.moment, self._common, [[Call(None, job)] for job in jobs])
+        for outcome in self.engine.run(request):
             if isinstance(outcome, Failure):
                 raise RunError(
                     f"round {self.moment.round}: the server's step '{step_name(self.step)}': {outcome.reason}"

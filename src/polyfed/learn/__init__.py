@@ -4,7 +4,6 @@ from polyfed.learn.distillation import distil
 from polyfed.learn.evaluate import (
     EVALUATION_BATCH,
     Ensemble,
-    count_right,
     evaluating,
     features_of,
     predict,
@@ -21,15 +20,7 @@ from polyfed.learn.generation import (
     one_hot_loss,
 )
 from polyfed.learn.learner import Learner, batch_count, batches, draw_batch, effective_steps
-from polyfed.learn.losses import (
-    Distillation,
-    are_probabilities,
-    cross_entropy,
-    entropy,
-    kl,
-    knowledge_loss,
-    soften,
-)
+from polyfed.learn.losses import AnswerForm, Distillation, knowledge_loss
 from polyfed.learn.measures import CONFUSION, METRICS, MetricName, Metrics, load_metrics, metrics_of
 from polyfed.learn.mutual_learning import Peer, mutual
 from polyfed.learn.projection import project, project_both
@@ -54,11 +45,13 @@ from polyfed.learn.weights import (
     trained_tensors,
     weights_of,
 )
+from polyfed.tasks import cross_entropy, entropy, kl, soften
 
 __all__ = [
     "CONFUSION",
     "EVALUATION_BATCH",
     "METRICS",
+    "AnswerForm",
     "Distillation",
     "Ensemble",
     "ExtraLoss",
@@ -77,14 +70,12 @@ __all__ = [
     "activation_loss",
     "agree",
     "all_finite",
-    "are_probabilities",
     "balance_loss",
     "batch_count",
     "batch_statistics",
     "batches",
     "can_stack",
     "can_stack_loss",
-    "count_right",
     "cross_entropy",
     "distil",
     "diversity_loss",

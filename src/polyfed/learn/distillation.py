@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from polyfed.learn.learner import Learner, batch_count, batches
-from polyfed.learn.losses import Distillation, knowledge_loss
+from polyfed.learn.losses import AnswerForm, Distillation, knowledge_loss
+from polyfed.tasks import CLASSIFICATION, Task
 
 
 def distil(
@@ -20,22 +20,23 @@ def distil(
     settings: Distillation,
     generator: torch.Generator,
     *,
-    given: Literal["logits", "probabilities"] = "logits",
+    given: AnswerForm = "outputs",
     memory: MutableMapping[str, Any] | None = None,
     labels: Tensor | None = None,
+    task: Task = CLASSIFICATION,
 ) -> int:
     """Fit a model to a teacher's answers on `x`; returns the steps made. The answers stay as they are meanwhile.
 
-    answers: rows × outputs, as logits or as probabilities. A model with more outputs than the answers have is
+    answers: rows × outputs, a teacher's outputs or its answers. A model with more outputs than the answers have is
         fitted in the first ones.
-    labels: of the rows; half of the loss is then the cross-entropy to them.
+    labels: of the rows; half of the loss is then that to them.
     """
-    loss = knowledge_loss(settings, given=given)
+    loss = knowledge_loss(settings, given=given, task=task)
     width = answers.shape[1]
     cosine_steps = batch_count(len(x), settings, model) if settings.cosine else None
     learner = Learner(model, settings, memory, cosine_steps=cosine_steps)
     for rows, batch in batches(x, settings, generator, model):
         logits = model(batch)
         value = loss(logits[:, :width], answers[rows])
-        learner.step(value if labels is None else (F.cross_entropy(logits, labels[rows]) + value) / 2)
+        learner.step(value if labels is None else (task.loss(logits, labels[rows]) + value) / 2)
     return learner.finish()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from polyfed.models import features_and_logits, in_mode
+from polyfed.tasks import CLASSIFICATION, Tally, Task
 
 EVALUATION_BATCH = 256  # small enough to stay in a core's cache with the models of this field
 
@@ -41,15 +42,11 @@ def features_of(model: nn.Module, x: Tensor, batch: int = EVALUATION_BATCH) -> T
         return torch.cat([features_and_logits(model, part)[0] for part in x.split(batch)])
 
 
-def score(model: nn.Module, x: Tensor, y: Tensor, among: int | None = None) -> list[int]:
-    """[right, of]: how many rows the model classifies correctly, of how many.
+def score(
+    model: nn.Module, x: Tensor, y: Tensor, among: int | None = None, task: Task = CLASSIFICATION
+) -> Tally:
+    """[sum, rows] of what the task measures.
 
     among: how many of the first outputs the model may choose among; None is all.
     """
-    return count_right(predict(model, x)[:, :among], y)
-
-
-def count_right(logits: Tensor, y: Tensor) -> list[int]:
-    """[right, of]: how many rows have their largest logit where the label says, of how many. NaN is never right."""
-    right = (logits.argmax(dim=1) == y) & ~logits.amax(dim=1).isnan()
-    return [int(right.sum()), len(y)]
+    return task.tally(predict(model, x)[:, :among], y)

@@ -4,7 +4,8 @@
                       second ← step down  own · CE(z₂, y) + other · KL(p₁ ‖ p₂)
 
 A peer's answer is a constant: no gradient of a model's loss reaches the other one. KL and cross-entropy to a peer's
-probabilities have one gradient, so this is also the mutual learning of papers that write the latter.
+probabilities have one gradient, so this is also the mutual learning of papers that write the latter. CE and KL are the
+loss and the divergence of a classification; of another task they are that one's.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from polyfed.learn.learner import Learner, batches
-from polyfed.learn.losses import kl, soften
 from polyfed.learn.statistics import batch_statistics
 from polyfed.learn.training import Training
 from polyfed.models import laid_out
+from polyfed.tasks import CLASSIFICATION, Task
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Peer:
 
     model: nn.Module
     own: float = 1.0
-    """The weight of the cross-entropy to the labels."""
+    """The weight of the loss to the labels."""
     other: float = 1.0
-    """The weight of KL(peer ‖ self)."""
+    """The weight of the divergence from the other's answer."""
     memory: MutableMapping[str, Any] | None = None
     correction: Mapping[str, Tensor] | None = None
 
@@ -49,10 +49,10 @@ class Peer:
         logits: Tensor = self.model(laid_out(batch, self.model))
         return logits
 
-    def loss(self, logits: Tensor, labels: Tensor, said: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, labels: Tensor, said: Tensor, task: Task = CLASSIFICATION) -> Tensor:
         """own · CE + other · KL(peer ‖ self), means over rows. `said` are the peer's logits, a constant."""
-        mutual = kl(logits, soften(said.detach()))
-        return self.own * F.cross_entropy(logits, labels) + self.other * mutual
+        mutual = task.divergence(logits, task.answer(said.detach()))
+        return self.own * task.loss(logits, labels) + self.other * mutual
 
 
 def mutual(
@@ -64,6 +64,7 @@ def mutual(
     generator: torch.Generator,
     *,
     in_turn: bool = False,
+    task: Task = CLASSIFICATION,
 ) -> int:
     """Train two models on the same batches, each towards the labels and the other's answers; returns the steps of each.
 
@@ -75,12 +76,12 @@ def mutual(
     for rows, batch in batches(x, training, generator, first.model, second.model):
         labels = y[rows]
         said, heard = first.answer(batch), second.answer(batch)
-        one.step(first.loss(said, labels, heard))
+        one.step(first.loss(said, labels, heard, task))
         if in_turn:
             # The batch counts once in running statistics, however often it is looked at.
             counted = batch_statistics(first.model) if len(rows) > 1 else nullcontext()
             with torch.no_grad(), counted:
                 said = first.answer(batch)
-        two.step(second.loss(heard, labels, said))
+        two.step(second.loss(heard, labels, said, task))
     two.finish()
     return one.finish()

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from polyfed.learn.proximal import Proximal
 from polyfed.learn.supervision import LocalLoss
 from polyfed.learn.training import Training
+from polyfed.tasks import CLASSIFICATION, Task
 
 StackedForward: TypeAlias = Callable[[Mapping[str, Tensor], Tensor], Tensor]
 """forward(values, x): the logits (models × rows × outputs) of every model on rows of its own (models × rows × …).
@@ -65,6 +66,7 @@ def supervised_together(
     generators: Sequence[torch.Generator],
     *,
     extras: Sequence[LocalLoss | None] | None = None,
+    task: Task = CLASSIFICATION,
 ) -> None:
     """What `supervised` does, for every model on its own examples, in one stack.
 
@@ -99,7 +101,7 @@ def supervised_together(
         head = {name: tensor[:active].detach() for name, tensor in stack.items()}
         leaves = [head[name].requires_grad_() for name in trained]
         logits = forward(head, x)
-        losses = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view_as(y)
+        losses = task.loss(logits.flatten(0, 1), y.flatten(0, 1), each=True).view_as(share)
         gradients = torch.autograd.grad((losses * share).sum(), leaves, allow_unused=True)
         with torch.no_grad():
             for name, gradient in zip(trained, gradients, strict=True):
@@ -262,8 +264,9 @@ class _Batches:
         first_x, first_y = examples[0]
         width = min(size, max(self.counts))
         self.x = first_x.new_zeros((len(examples), width, *first_x.shape[1:]))
-        self.y = first_y.new_zeros((len(examples), width))
-        self.share = first_x.new_zeros((len(examples), width))  # 1 / rows of the batch, 0 where padded
+        self.y = first_y.new_zeros((len(examples), width, *first_y.shape[1:]))
+        # 1 / rows of the batch, 0 where padded.
+        self.share = first_x.new_zeros((len(examples), width), dtype=torch.float32)
 
     def next(self, active: int) -> tuple[Tensor, Tensor, Tensor]:
         """The next batch of the first `active` clients; a client's rows are shuffled anew when it is through.

@@ -8,14 +8,14 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from polyfed.learn.learner import Learner, batches
 from polyfed.learn.training import Training
 from polyfed.models import features_and_logits
+from polyfed.tasks import CLASSIFICATION, Task
 
 ExtraLoss: TypeAlias = Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]
-"""extra(model, rows, x, logits): what is added to the cross-entropy of a batch (`rows`: its row numbers)."""
+"""extra(model, rows, x, logits): what is added to the task's loss of a batch (`rows`: its row numbers)."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class FeatureLoss:
 
 
 LocalLoss: TypeAlias = ExtraLoss | FeatureLoss
-"""What can be added to the cross-entropy."""
+"""What can be added to the task's loss."""
 
 
 def supervised(
@@ -42,8 +42,9 @@ def supervised(
     extra: LocalLoss | None = None,
     memory: MutableMapping[str, Any] | None = None,
     correction: Mapping[str, Tensor] | None = None,
+    task: Task = CLASSIFICATION,
 ) -> int:
-    """Minimise cross-entropy (plus `extra`) over shuffled batches; returns the steps made.
+    """Minimise the task's loss (plus `extra`) over shuffled batches; returns the steps made.
 
     `memory` is where the optimiser's moments are kept between calls if the settings say so. The model is left
     in training mode. Without samples nothing is done. `correction` is added to every gradient (see `Learner`).
@@ -52,10 +53,10 @@ def supervised(
     for rows, batch in batches(x, training, generator, model):
         if isinstance(extra, FeatureLoss):
             features, logits = features_and_logits(model, batch)
-            loss = F.cross_entropy(logits, y[rows]) + extra.loss(model, rows, batch, logits, features)
+            loss = task.loss(logits, y[rows]) + extra.loss(model, rows, batch, logits, features)
         else:
             logits = model(batch)
-            loss = F.cross_entropy(logits, y[rows])
+            loss = task.loss(logits, y[rows])
             loss = loss if extra is None else loss + extra(model, rows, batch, logits)
         learner.step(loss)
     return learner.finish()

@@ -24,6 +24,7 @@ from polyfed.learn.stacked import can_stack, supervised_together
 from polyfed.learn.supervision import supervised
 from polyfed.learn.training import Training
 from polyfed.models import has_half
+from polyfed.tasks import CLASSIFICATION, Task
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,9 @@ _decisions: dict[Hashable, bool] = {}
 """Of this process, so that a run which is repeated in it is repeated to the bit, and is not tried again."""
 
 
-def prefers_channels_last(model: nn.Module, shape: tuple[int, ...], outputs: int, batch: int) -> bool:
+def prefers_channels_last(
+    model: nn.Module, shape: tuple[int, ...], outputs: int, batch: int, task: Task = CLASSIFICATION
+) -> bool:
     """Whether channels-last is clearly faster than the default layout for a training step of this model on a CPU.
 
     shape: (channels, height, width) of one input. batch: the rows of a training batch. False for a model that does
@@ -60,12 +63,17 @@ def prefers_channels_last(model: nn.Module, shape: tuple[int, ...], outputs: int
     """
     if len(shape) != 3 or not any(parameter.dim() == 4 for parameter in model.parameters()):
         return False
-    key = ("layout", _signature(model), shape, outputs, batch)
-    return _decision(key, lambda: _channels_last_is_faster(model, shape, outputs, batch))
+    key = ("layout", _signature(model), shape, outputs, batch, task.name)
+    return _decision(key, lambda: _channels_last_is_faster(model, shape, outputs, batch, task))
 
 
 def worth_stacking(
-    model: nn.Module, shape: tuple[int, ...], outputs: int, training: Training, clients: int
+    model: nn.Module,
+    shape: tuple[int, ...],
+    outputs: int,
+    training: Training,
+    clients: int,
+    task: Task = CLASSIFICATION,
 ) -> bool:
     """Whether training `clients` models of this architecture in one stack is right, and clearly faster on a CPU.
 
@@ -75,8 +83,8 @@ def worth_stacking(
     """
     if clients < 2 or not can_stack(training) or any(True for _ in model.buffers()) or has_half(model):
         return False
-    key = ("stack", _signature(model), _layout(model), shape, outputs, training.batch, clients)
-    return _decision(key, lambda: _stack_is_faster(model, shape, outputs, training.batch, clients))
+    key = ("stack", _signature(model), _layout(model), shape, outputs, training.batch, clients, task.name)
+    return _decision(key, lambda: _stack_is_faster(model, shape, outputs, training.batch, clients, task))
 
 
 def _decision(key: Hashable, trial: Callable[[], bool]) -> bool:
@@ -92,29 +100,31 @@ def _decision(key: Hashable, trial: Callable[[], bool]) -> bool:
     return _decisions[key]
 
 
-def _channels_last_is_faster(model: nn.Module, shape: tuple[int, ...], outputs: int, batch: int) -> bool:
-    x, y = _examples(batch, shape, outputs, seed=0)
-    rows = _affordable_rows(model, x, y)
+def _channels_last_is_faster(
+    model: nn.Module, shape: tuple[int, ...], outputs: int, batch: int, task: Task
+) -> bool:
+    x, y = _examples(batch, shape, outputs, task, seed=0)
+    rows = _affordable_rows(model, x, y, task)
     x, y = x[:rows], y[:rows]
     usual = copy.deepcopy(model)
     other = copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     other_x = x.contiguous(memory_format=torch.channels_last)
     if not torch.allclose(predict(other, other_x), predict(usual, x), rtol=1e-3, atol=1e-4):
         return False
-    return _ratio(_steps(other, other_x, y), _steps(usual, x, y)) < FASTER_LAYOUT
+    return _ratio(_steps(other, other_x, y, task), _steps(usual, x, y, task)) < FASTER_LAYOUT
 
 
 def _stack_is_faster(
-    model: nn.Module, shape: tuple[int, ...], outputs: int, batch: int, clients: int
+    model: nn.Module, shape: tuple[int, ...], outputs: int, batch: int, clients: int, task: Task
 ) -> bool:
-    x, y = _examples(batch, shape, outputs, seed=0)
+    x, y = _examples(batch, shape, outputs, task, seed=0)
     if x.dim() == 4:
         x = x.contiguous(memory_format=_layout(model))
     for rows in (FEW_ROWS, batch):
-        if _step_seconds(model, x[:rows], y[:rows]) > LONGEST_STACKED_STEP:
+        if _step_seconds(model, x[:rows], y[:rows], task) > LONGEST_STACKED_STEP:
             return False
     stack = [copy.deepcopy(model) for _ in range(min(clients, MOST_STACKED))]
-    if not _gradients_agree(stack, shape, outputs, batch):
+    if not _gradients_agree(stack, shape, outputs, batch, task):
         return False
     together = functools.partial(
         supervised_together,
@@ -122,8 +132,9 @@ def _stack_is_faster(
         [(x, y)] * len(stack),
         _tiny_steps(len(x), STACKED_STEPS),
         [torch.Generator() for _ in stack],
+        task=task,
     )
-    alone = _steps(copy.deepcopy(model), x, y, STACKED_STEPS)
+    alone = _steps(copy.deepcopy(model), x, y, task, STACKED_STEPS)
     return _ratio(together, alone) / len(stack) < FASTER_STACK
 
 
@@ -145,24 +156,27 @@ def _signature(model: nn.Module) -> Hashable:
     return tuple(parts)
 
 
-def _gradients_agree(stack: Sequence[nn.Module], shape: tuple[int, ...], outputs: int, rows: int) -> bool:
+def _gradients_agree(
+    stack: Sequence[nn.Module], shape: tuple[int, ...], outputs: int, rows: int, task: Task
+) -> bool:
     """Compare one step of plain SGD with rate 1, whose change of the weights is the gradient.
 
     The second model has a short batch, which the stack pads: a layer that looks at a whole batch gives itself away.
     """
     counts = [rows if place != 1 else max(1, rows // 2) for place in range(len(stack))]
-    examples = [_examples(count, shape, outputs, seed=place) for place, count in enumerate(counts)]
+    examples = [_examples(count, shape, outputs, task, seed=place) for place, count in enumerate(counts)]
     settings = Training(batch=rows, steps=1, lr=1.0)
     with torch.no_grad():
         for place, model in enumerate(stack):
             for parameter in model.parameters():
                 parameter.mul_(1 + 0.05 * place)  # or a model could be given another's gradient unnoticed
     together = [copy.deepcopy(model) for model in stack]
-    supervised_together(together, examples, settings, [torch.Generator().manual_seed(0) for _ in stack])
+    streams = [torch.Generator().manual_seed(0) for _ in stack]
+    supervised_together(together, examples, settings, streams, task=task)
     for place in (0, 1):
         before = _flat(stack[place])
         alone = copy.deepcopy(stack[place])
-        supervised(alone, *examples[place], settings, torch.Generator().manual_seed(0))
+        supervised(alone, *examples[place], settings, torch.Generator().manual_seed(0), task=task)
         gradient = before - _flat(alone)
         difference = (before - _flat(together[place]) - gradient).abs().max()
         if not difference <= AGREEMENT * gradient.abs().max().clamp(min=1e-3):  # also where one is NaN
@@ -174,9 +188,9 @@ def _flat(model: nn.Module) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).double()
 
 
-def _steps(model: nn.Module, x: Tensor, y: Tensor, count: int = 1) -> Callable[[], object]:
+def _steps(model: nn.Module, x: Tensor, y: Tensor, task: Task, count: int = 1) -> Callable[[], object]:
     """Training steps on all rows at once."""
-    return lambda: supervised(model, x, y, _tiny_steps(len(x), count), torch.Generator())
+    return lambda: supervised(model, x, y, _tiny_steps(len(x), count), torch.Generator(), task=task)
 
 
 def _tiny_steps(rows: int, count: int) -> Training:
@@ -184,17 +198,17 @@ def _tiny_steps(rows: int, count: int) -> Training:
     return Training(batch=rows, steps=count, lr=1e-6)
 
 
-def _step_seconds(model: nn.Module, x: Tensor, y: Tensor) -> float:
+def _step_seconds(model: nn.Module, x: Tensor, y: Tensor, task: Task) -> float:
     """How long a training step takes that is not the first."""
-    step = _steps(copy.deepcopy(model), x, y)
+    step = _steps(copy.deepcopy(model), x, y, task)
     first = _seconds(step)
     return first if first > 10 * LONGEST_STEP else min(_seconds(step) for _ in range(3))
 
 
-def _affordable_rows(model: nn.Module, x: Tensor, y: Tensor) -> int:
+def _affordable_rows(model: nn.Module, x: Tensor, y: Tensor, task: Task) -> int:
     """As many of the rows as a step of acceptable length can take."""
     few = min(len(x), FEW_ROWS)
-    seconds = _step_seconds(model, x[:few], y[:few])
+    seconds = _step_seconds(model, x[:few], y[:few], task)
     return min(len(x), max(LEAST_ROWS, int(few * LONGEST_STEP / seconds)))
 
 
@@ -218,10 +232,12 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.process_time() - started
 
 
-def _examples(rows: int, shape: tuple[int, ...], outputs: int, seed: int) -> tuple[Tensor, Tensor]:
+def _examples(
+    rows: int, shape: tuple[int, ...], outputs: int, task: Task, seed: int
+) -> tuple[Tensor, Tensor]:
     stream = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, *shape, generator=stream)
-    return x, torch.randint(outputs, (rows,), generator=stream)
+    return x, task.examples(rows, outputs, stream)
 
 
 @contextmanager

@@ -41,7 +41,7 @@ class Aggregated(Method):
     def train(self, me: Client) -> Fields:
         own, public = me.tensors(me.train), me.tensors(me.public)
         x, y = (torch.cat(parts) for parts in zip(own, public, strict=True))
-        learn.supervised(me.model, x, y, me.training, me.rng("batches"), memory=me.memory)
+        learn.supervised(me.model, x, y, me.training, me.rng("batches"), memory=me.memory, task=me.task)
         me.note_local_loss()
         return {}
 

@@ -24,7 +24,6 @@ from typing import Annotated
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional as F
 
 from polyfed import learn
 from polyfed.federation import (
@@ -84,17 +83,20 @@ class Cronus(Method):
     @client_step(sends=("posteriors",))
     @reads_only
     def answer(self, me: Client, rows: Tensor) -> Fields:
-        return {"posteriors": learn.soften(public.logits_on(me, rows), self.settings.distil.temperature)}
+        return {"posteriors": public.answers_on(me, rows, self.settings.distil.temperature)}
 
     @client_step
     def update(self, me: Client, rows: Tensor, posteriors: Tensor) -> Fields:
         """One training on both: the client's own rows with their labels, the public ones with the answers."""
         own, labels = me.tensors(me.train)
         x = torch.cat([own, me.inputs(me.public[rows])])
-        targets = torch.cat([F.one_hot(labels, me.outputs).float(), posteriors.to(me.device)])
+        targets = torch.cat([me.task.sure(labels, me.outputs), posteriors.to(me.device)])
         settings = Distillation(**me.training.model_dump(), loss="ce")
         learn.distil(
-            me.model, x, targets, settings, me.rng("batches"), given="probabilities", memory=me.memory
+            *(me.model, x, targets, settings, me.rng("batches")),
+            given="answers",
+            memory=me.memory,
+            task=me.task,
         )
         me.measure("updated")
         return {}

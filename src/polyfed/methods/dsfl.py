@@ -21,7 +21,6 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from polyfed import learn
 from polyfed.federation import (
     LABELS,
     Client,
@@ -79,7 +78,7 @@ class DSFL(Method):
         local_training.train(me)
         me.measure("personalised")
         me.note_local_loss()
-        return {"posteriors": learn.soften(public.logits_on(me, rows), self.settings.distil.temperature)}
+        return {"posteriors": public.answers_on(me, rows, self.settings.distil.temperature)}
 
     @client_step
     def distil(self, me: Client, rows: Tensor, posteriors: Tensor) -> Fields:
@@ -96,7 +95,7 @@ class DSFL(Method):
         rows = public.draw_rows(server, self.settings.public_rows)
         average = fleet.mean(self.update, cohort, "posteriors", rows=rows)
         sharpen = self.settings.sharpen
-        consensus = average if sharpen is None else learn.soften(average, sharpen)
+        consensus = average if sharpen is None else server.task.sharpened(average, sharpen)
         if self.settings.global_:
             public.distil_server(server, rows, consensus, self.settings.distil)
         fleet.ask(self.distil, cohort, rows=rows, posteriors=consensus)

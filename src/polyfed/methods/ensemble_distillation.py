@@ -7,6 +7,7 @@ distil:  θ_g ← minimise KL(softmax(Θ) ‖ softmax(θ_g))
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Annotated, Literal, TypeAlias
 
@@ -15,10 +16,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polyfed import learn
-from polyfed.federation import Assistant, Fields, MethodSettings, Server, Weights
-from polyfed.learn import Distillation, TableMax, TableMean, WeightedMean
+from polyfed.federation import CLASSES, LABELS, TABLES, Assistant, Fields, MethodSettings, Server, Weights
+from polyfed.learn import AnswerForm, Distillation, TableMax, TableMean, WeightedMean
 from polyfed.methods import public_distillation as public
 from polyfed.schema import Printed
+from polyfed.tasks import Trait
 
 Merged: TypeAlias = TableMax | TableMean
 
@@ -43,6 +45,14 @@ class EnsembleSettings(MethodSettings):
     `training.lr`; the authors' code takes 0.01, with which a network hardly learns where public rows are few, and as
     many epochs as a client makes."""
 
+    def tasks(self) -> Mapping[Trait, str]:
+        """What a task must have: votes and shifted logits are of one class each, and a maximum is of probabilities."""
+        if self.ensemble == "vote":
+            return {**CLASSES, Trait.ONE_CLASS: "method.ensemble=mean"}
+        if self.centre:
+            return {**CLASSES, Trait.ONE_CLASS: "method.centre=false"}
+        return {**LABELS, Trait.PROBABILITIES: "method.ensemble=mean"} if self.ensemble == "max" else TABLES
+
     def merging(self) -> Merged:
         """What answers are added to as they come: one table in memory, however many there are."""
         return TableMax() if self.ensemble == "max" else TableMean()
@@ -52,7 +62,7 @@ def answer(
     helper: Assistant, weights: Weights, architecture: str, rows: Tensor, settings: EnsembleSettings
 ) -> Fields:
     """What a received network adds to the ensemble's answer on the public rows: logits, or a vote for each row."""
-    logits = public.received_logits(helper, architecture, weights, rows)
+    logits = public.received_outputs(helper, architecture, weights, rows)
     if settings.ensemble == "vote":
         return {"answers": F.one_hot(logits.argmax(dim=1), logits.shape[1]).to(logits.dtype)}
     return {"answers": logits - logits.mean(dim=1, keepdim=True) if settings.centre else logits}
@@ -77,6 +87,6 @@ def distil(
     }
     learn.load_weights(server.model, taken, partly=True)
     server.model.train()
-    given: public.AnswerForm = "probabilities" if settings.ensemble == "vote" else "logits"
+    given: AnswerForm = "answers" if settings.ensemble == "vote" else "outputs"
     with learn.batch_statistics(server.model) if of_clients else nullcontext():
         public.distil_server(server, rows, teacher.result(), settings.distil, given, labels=settings.labels)

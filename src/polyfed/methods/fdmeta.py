@@ -37,10 +37,12 @@ from polyfed.federation import (
     Server,
     client_step,
     register,
+    when,
 )
 from polyfed.learn import Distillation
 from polyfed.methods import local_training
 from polyfed.methods import public_distillation as public
+from polyfed.tasks import CLASSIFICATION, Task, Trait
 
 
 class FDMetaSettings(public.PublicDistillationSettings):
@@ -67,6 +69,7 @@ class FDMeta(Method):
     settings: FDMetaSettings
 
     def declare(self) -> Declaration:
+        margin = self.settings.sampling == "margin"
         return Declaration(
             sends={"posteriors": Probabilities("rows", "outputs")},
             tells={"rows": Kind.INDICES},
@@ -74,7 +77,7 @@ class FDMeta(Method):
             stages=("initial", "personalised", "distilled"),
             final_stage="distilled",
             single_replies=False,
-            tasks=LABELS,
+            tasks={**LABELS, **when(margin, {Trait.ONE_CLASS: "method.sampling=entropy"})},
         )
 
     @client_step
@@ -91,7 +94,7 @@ class FDMeta(Method):
             return public.draw_rows(server, wanted)
         looked_at = public.shuffled_rows(server)[: int(wanted * self.settings.candidates)].sort().values
         logits = learn.predict(server.model, server.inputs(server.public[looked_at]))
-        doubt = doubts(learn.soften(logits), self.settings.sampling)
+        doubt = doubts(server.task.answer(logits), self.settings.sampling, server.task)
         most = doubt.argsort(descending=True, stable=True)[:wanted]
         return looked_at[most.cpu()].sort().values.int()
 
@@ -100,7 +103,7 @@ class FDMeta(Method):
         local_training.train(me)
         me.measure("personalised")
         me.note_local_loss()
-        return {"posteriors": learn.soften(public.logits_on(me, rows), self.settings.distil.temperature)}
+        return {"posteriors": public.answers_on(me, rows, self.settings.distil.temperature)}
 
     @client_step
     def distil(self, me: Client, rows: Tensor, posteriors: Tensor) -> Fields:
@@ -117,14 +120,14 @@ class FDMeta(Method):
         rows = self.draw(server)
         average = fleet.mean(self.update, cohort, "posteriors", rows=rows)
         sharpen = self.settings.sharpen
-        consensus = average if sharpen is None else learn.soften(average, sharpen)
+        consensus = average if sharpen is None else server.task.sharpened(average, sharpen)
         public.distil_server(server, rows, consensus, self.settings.distil)
         fleet.ask(self.distil, cohort, rows=rows, posteriors=consensus)
 
 
-def doubts(probabilities: Tensor, rule: Literal["entropy", "margin"]) -> Tensor:
+def doubts(probabilities: Tensor, rule: Literal["entropy", "margin"], task: Task = CLASSIFICATION) -> Tensor:
     """How unsure each row's answer is; larger is less sure."""
     if rule == "entropy":
-        return learn.entropy(probabilities)
+        return task.entropy(probabilities)
     best = probabilities.topk(2, dim=1).values
     return best[:, 1] - best[:, 0]

@@ -25,8 +25,7 @@ from torch import Tensor
 from polyfed import learn
 from polyfed.errors import RunError
 from polyfed.federation import (
-    ANY_TASK,
-    LABELS,
+    TABLES,
     Assistant,
     Client,
     Declaration,
@@ -76,14 +75,12 @@ class FedDF(Method):
     settings: FedDFSettings
 
     def declare(self) -> Declaration:
-        own = self.settings
-        distances = own.teacher == "logits" and own.distil.loss in ("l1", "l2")  # else classes are compared
         return Declaration(
             sends={"weights": LikeWeights("weights")},
             needs={Need.PUBLIC: ""},
             keeps=self.moments,
             stages=("trained",),
-            tasks=ANY_TASK if distances else LABELS,
+            tasks=TABLES,
         )
 
     @client_step(sends=("weights",))
@@ -100,9 +97,9 @@ class FedDF(Method):
     @server_step
     def answer(self, helper: Assistant, architecture: str, weights: Weights, rows: Tensor) -> Fields:
         """What a received model says of the public rows."""
-        logits = public.received_logits(helper, architecture, weights, rows)
+        outputs = public.received_outputs(helper, architecture, weights, rows)
         soft = self.settings.teacher == "probabilities"
-        return {"answers": learn.soften(logits, self.settings.distil.temperature) if soft else logits}
+        return {"answers": helper.task.answer(outputs, self.settings.distil.temperature) if soft else outputs}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         rows = public.draw_rows(server, self.settings.public_rows)
@@ -131,5 +128,6 @@ class FedDF(Method):
         x = server.inputs(server.public[rows], student)
         settings = self.settings.distil.in_round(server.round)
         rng = server.rng(f"fusion {architecture}")
-        learn.distil(student, x, teacher.to(server.device), settings, rng, given=self.settings.teacher)
+        given: learn.AnswerForm = "answers" if self.settings.teacher == "probabilities" else "outputs"
+        learn.distil(student, x, teacher.to(server.device), settings, rng, given=given, task=server.task)
         server.put_weights(architecture, learn.weights_of(student))

@@ -58,10 +58,10 @@ class FedGKD(FedAvg):
         model = me.scratch_model(me.facts.architecture)
         learn.load_weights(model, teacher)
         self.personalise(me, model)
-        answers = local_training.answers(me, lambda x: learn.soften(learn.predict(model, x)))
+        answers = local_training.answers(me, lambda x: me.task.answer(learn.predict(model, x)))
 
         def taught(_model: nn.Module, rows: Tensor, x: Tensor, logits: Tensor) -> Tensor:
-            return self.settings.gamma / 2 * learn.kl(logits, answers(rows, x))
+            return self.settings.gamma / 2 * me.task.divergence(logits, answers(rows, x))
 
         return taught
 

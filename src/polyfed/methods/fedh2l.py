@@ -24,7 +24,6 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
-from torch.nn import functional as F
 
 from polyfed import learn
 from polyfed.federation import (
@@ -103,7 +102,7 @@ class FedH2L(Method):
     def local_step(self, me: Client) -> Fields:
         x, y = me.tensors(me.train)
         rows, batch = learn.draw_batch(x, me.training, me.rng("batch"), me.rng("augment"))
-        loss = F.cross_entropy(learn.logits_of(me.model, batch), y[rows])
+        loss = me.task.loss(learn.logits_of(me.model, batch), y[rows])
         local = learn.flat_gradient(loss, me.model)
         learn.flat_step(me.model, local, me.training, me.memory)
         # With those of the rounds since the last mutual step.
@@ -119,12 +118,12 @@ class FedH2L(Method):
             return {}
         order = torch.randperm(len(me.own_public), generator=me.rng("public batch"))
         rows = me.own_public[order[: self.settings.public_batch]]
-        posteriors = learn.soften(learn.predict(me.model, learn.take(me.inputs(me.public), rows)))
-        lesson: Fields = {"rows": rows.int(), "posteriors": posteriors}
+        outputs = learn.predict(me.model, learn.take(me.inputs(me.public), rows))
+        lesson: Fields = {"rows": rows.int(), "posteriors": me.task.answer(outputs)}
         if not self.settings.labels:
             return lesson
-        right = posteriors.argmax(dim=1).cpu() == me.public.labels[rows]
-        return {**lesson, "accuracy": right.float().mean().item()}
+        score = me.task.tally(outputs.cpu(), me.public.labels[rows])
+        return {**lesson, "accuracy": torch.tensor(score[0] / score[1], dtype=torch.float32).item()}
 
     @client_step
     def mutual_step(self, me: Client, heard: list[tuple[str, Lesson]]) -> Fields:
@@ -145,9 +144,9 @@ class FedH2L(Method):
             if self.settings.kl:
                 # Without labels a peer's accuracy is not known, and every teacher counts the same.
                 trust = lesson.get("accuracy", 1.0) / len(lessons)
-                kl = kl + trust * learn.kl(part, lesson["posteriors"].to(me.device))
+                kl = kl + trust * me.task.divergence(part, lesson["posteriors"].to(me.device))
             if self.settings.labels:
-                ce = ce + F.cross_entropy(part, me.public.labels[mine].to(me.device)) / len(lessons)
+                ce = ce + me.task.loss(part, me.public.labels[mine].to(me.device)) / len(lessons)
         if self.settings.kl:
             me.note("mutual-kl", kl)
         if self.settings.labels:

@@ -32,7 +32,6 @@ from torch import Tensor
 
 from polyfed.federation import (
     ANY_TASK,
-    CLASSES,
     Assistant,
     Client,
     Declaration,
@@ -101,7 +100,7 @@ class FedKEM(Method):
             stages=(mutual_training.STAGE,),
             final_stage=mutual_training.STAGE,
             single_replies=own.fusion != "average",
-            tasks=CLASSES if ensemble and own.ensemble == "vote" else ANY_TASK,
+            tasks=own.tasks() if ensemble else ANY_TASK,
         )
 
     def check(self, federation: FederationFacts) -> None:

@@ -40,7 +40,6 @@ from typing import Any, Literal
 import torch
 from pydantic import model_validator
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from polyfed import learn
 from polyfed.federation import (
@@ -113,7 +112,9 @@ class FedKF(Method):
         learn.load_weights(me.model, weights)
         training = me.training if steps is None else me.training.model_copy(update={"steps": steps})
         if self.settings.plain_first_round and me.round == 1:
-            learn.supervised(me.model, *me.tensors(me.train), training, me.rng("batches"), memory=me.memory)
+            learn.supervised(
+                me.model, *me.tensors(me.train), training, me.rng("batches"), memory=me.memory, task=me.task
+            )
         else:
             model = me.scratch_model(me.facts.architecture)
             learn.load_weights(model, teacher or weights)
@@ -128,7 +129,7 @@ class FedKF(Method):
         student = learn.Learner(me.model, training, me.memory)
 
         def step_student(rows: Tensor, batch: Tensor, seen: Tensor, answers: Tensor) -> None:  # c6, Eq. 7
-            own = F.cross_entropy(me.model(batch), y[rows])
+            own = me.task.loss(me.model(batch), y[rows])
             student.step(own + self.settings.gamma * imitation.divergence(me.model, seen, answers))
 
         for rows, batch in learn.batches(x, training, me.rng("batches"), me.model):

@@ -26,8 +26,7 @@ from torch import Tensor, nn
 
 from polyfed import learn
 from polyfed.federation import (
-    ANY_TASK,
-    CLASSES,
+    TABLES,
     Client,
     Declaration,
     Fields,
@@ -46,6 +45,7 @@ from polyfed.learn import Distillation, Training
 from polyfed.methods import local_training
 from polyfed.methods import public_distillation as public
 from polyfed.schema import SECTION
+from polyfed.tasks import Trait
 
 
 class LwoF(BaseModel):
@@ -85,7 +85,6 @@ class FedMD(Method):
 
     def declare(self) -> Declaration:
         own = self.settings
-        distances = own.lwof is None and own.distil.loss in ("l1", "l2")  # else classes are compared
         return Declaration(
             sends={"logits": Table("rows", "classes" if own.outputs == "private" else "outputs")},
             tells={"rows": Kind.INDICES},
@@ -96,14 +95,16 @@ class FedMD(Method):
             stages=("initial", "distilled", "personalised"),
             final_stage="personalised",
             single_replies=False,
-            tasks=ANY_TASK if distances else CLASSES,
+            tasks={**TABLES, **when(own.lwof, {Trait.PROBABILITIES: "method.lwof=null"})},
         )
 
     @client_step
     def initialise(self, me: Client) -> Fields:
         if self.settings.public_training is not None:
             x, y = me.tensors(me.public)
-            learn.supervised(me.model, x, y, self.settings.public_training, me.rng("public batches"))
+            learn.supervised(
+                me.model, x, y, self.settings.public_training, me.rng("public batches"), task=me.task
+            )
         public.train_first(me, self.settings.private_training)
         me.measure("initial")
         return {}
@@ -112,12 +113,12 @@ class FedMD(Method):
     @reads_only
     def predict(self, me: Client, rows: Tensor) -> Fields:
         matched = me.classes if self.settings.outputs == "private" else me.outputs
-        return {"logits": public.logits_on(me, rows)[:, :matched]}
+        return {"logits": public.outputs_on(me, rows)[:, :matched]}
 
     @client_step
     def update(self, me: Client, rows: Tensor, logits: Tensor) -> Fields:
         """The global update, then the local one."""
-        public.distil_client(me, rows, logits, self.settings.distil, given="logits")
+        public.distil_client(me, rows, logits, self.settings.distil, given="outputs")
         me.measure("distilled")
         local_training.train(me, self.not_forgetting(me))
         me.measure("personalised")
@@ -133,8 +134,8 @@ class FedMD(Method):
         answers = local_training.answers(me, lambda x: learn.predict(teacher, x))
 
         def regularise(_model: nn.Module, rows: Tensor, x: Tensor, logits: Tensor) -> Tensor:
-            soft = learn.soften(answers(rows, x), lwof.temperature)
-            return lwof.weight * learn.cross_entropy(logits, soft, lwof.temperature)
+            soft = me.task.answer(answers(rows, x), lwof.temperature)
+            return lwof.weight * me.task.soft_loss(logits, soft, lwof.temperature)
 
         return regularise
 
@@ -146,5 +147,5 @@ class FedMD(Method):
         rows = public.draw_rows(server, self.settings.public_rows)
         consensus = fleet.mean(self.predict, cohort, "logits", rows=rows)
         if self.settings.global_:
-            public.distil_server(server, rows, consensus, self.settings.distil, given="logits")
+            public.distil_server(server, rows, consensus, self.settings.distil, given="outputs")
         fleet.ask(self.update, cohort, rows=rows, logits=consensus)

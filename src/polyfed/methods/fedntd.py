@@ -20,9 +20,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from polyfed import learn
-from polyfed.federation import Client, Declaration, Weights, register
+from polyfed.federation import CLASSES, Client, Declaration, Weights, register
 from polyfed.methods import local_training
 from polyfed.methods.fedavg import FedAvg, FedAvgSettings
+from polyfed.tasks import Trait
 
 
 class FedNTDSettings(FedAvgSettings):
@@ -43,7 +44,7 @@ class FedNTD(FedAvg):
 
     def declare(self) -> Declaration:
         # With two classes one logit is left, and its softmax is 1.
-        return replace(super().declare(), tasks={"classification"})
+        return replace(super().declare(), tasks={**CLASSES, Trait.MANY_CLASSES: ""})
 
     def local_loss(self, me: Client, weights: Weights) -> learn.ExtraLoss:
         model = me.scratch_model(me.facts.architecture)

@@ -31,7 +31,7 @@ from typing import Any, Literal
 from polyfed import learn
 from polyfed.errors import MethodError
 from polyfed.federation import (
-    ANY_TASK,
+    TABLES,
     Assistant,
     Client,
     Declaration,
@@ -97,7 +97,7 @@ class FedORION(Method):
             stages=(mutual_training.STAGE,),
             final_stage=mutual_training.STAGE,
             server_model="smallest",
-            tasks=ANY_TASK,
+            tasks=TABLES,
         )
 
     def exchanged(self, client: Facts, server: str | None) -> str | None:

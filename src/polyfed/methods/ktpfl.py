@@ -28,7 +28,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from polyfed import learn
 from polyfed.federation import (
     LABELS,
     Client,
@@ -94,7 +93,7 @@ class KTpFL(Method):
         local_training.train(me)
         me.measure("personalised")
         me.note_local_loss()
-        return {"posteriors": learn.soften(public.logits_on(me, rows), self.settings.distil.temperature)}
+        return {"posteriors": public.answers_on(me, rows, self.settings.distil.temperature)}
 
     @client_step
     def distil(self, me: Client, rows: Tensor, posteriors: Tensor) -> Fields:

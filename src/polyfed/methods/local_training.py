@@ -30,7 +30,7 @@ def train(
 ) -> int:
     """Train a client's model on its own data, as the run's `training` says; returns the steps made.
 
-    extra: added to the cross-entropy. correction: added to every gradient, by the parameters' names.
+    extra: added to the task's loss. correction: added to every gradient, by the parameters' names.
     """
     return learn.supervised(
         me.model,
@@ -40,6 +40,7 @@ def train(
         extra=extra,
         memory=me.memory,
         correction=correction,
+        task=me.task,
     )
 
 
@@ -49,7 +50,7 @@ def train_together(us: Sequence[Client], extras: Sequence[LocalLoss | None] | No
     A loss that is added can be stacked only if it says how (see `learn.can_stack_loss`).
     """
     added = list(extras or [None] * len(us))
-    if not all(learn.can_stack_loss(extra) for extra in added):
+    if us[0].task.is_weighted or not all(learn.can_stack_loss(extra) for extra in added):
         return False
     learn.supervised_together(
         [me.model for me in us],
@@ -57,6 +58,7 @@ def train_together(us: Sequence[Client], extras: Sequence[LocalLoss | None] | No
         us[0].training,
         [me.rng("batches") for me in us],
         extras=added,
+        task=us[0].task,
     )
     return True
 

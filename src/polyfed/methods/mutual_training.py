@@ -56,6 +56,7 @@ def train(
         me.training,
         me.rng("batches"),
         in_turn=in_turn,
+        task=me.task,
     )
     me.measure(STAGE)
     me.note_local_loss()

@@ -79,7 +79,7 @@ def answer(
     learn.load_weights(teacher, weights)
     with learn.evaluating(teacher), learn.batch_statistics(teacher), torch.no_grad():
         answers = [
-            learn.soften(teacher(laid_out(z.to(helper.device), teacher)), settings.distil.temperature)
+            helper.task.answer(teacher(laid_out(z.to(helper.device), teacher)), settings.distil.temperature)
             for z in _batches(settings, helper.shape, seed, drawn)
         ]
     return {"probabilities": torch.cat(answers)}
@@ -89,7 +89,7 @@ def distil(server: Server, teacher: Tensor, settings: NoiseSettings, seed: int, 
     """Eq. 3: a step of the server's model on each batch of noise. `teacher`: the weighted mean of all answers."""
     assert server.model is not None
     how = settings.distil.in_round(server.round)
-    loss = learn.knowledge_loss(how, given="probabilities")
+    loss = learn.knowledge_loss(how, given="answers", task=server.task)
     memory = server.memory.setdefault("distil", {}) if how.keep_optimiser else None
     cosine_steps = settings.batches() if how.cosine else None
     learner = learn.Learner(server.model, how, memory, cosine_steps=cosine_steps)

@@ -40,7 +40,7 @@ class Pooled(Method):
         learn.load_weights(me.model, weights)
         assert me.data.everyone is not None
         x, y = me.tensors(me.data.everyone)
-        learn.supervised(me.model, x, y, me.training, me.rng("batches"), memory=me.memory)
+        learn.supervised(me.model, x, y, me.training, me.rng("batches"), memory=me.memory, task=me.task)
         return {"weights": learn.weights_of(me.model)}
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:

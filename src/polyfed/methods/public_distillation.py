@@ -9,7 +9,7 @@ How answers become one, and in which order its clients learn, stands in each met
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -18,9 +18,7 @@ from torch import Tensor
 from polyfed import learn
 from polyfed.errors import RunError
 from polyfed.federation import Assistant, Client, Facts, MethodSettings, Need, Reply, Server, Weights, when
-from polyfed.learn import Distillation, Training
-
-AnswerForm: TypeAlias = Literal["logits", "probabilities"]
+from polyfed.learn import AnswerForm, Distillation, Training
 
 
 class PublicDistillationSettings(MethodSettings):
@@ -44,16 +42,21 @@ class PublicDistillationSettings(MethodSettings):
 def train_first(me: Client, training: Training | None) -> None:
     """Before the first round: train on the client's own data, if so set."""
     if training is not None:
-        learn.supervised(me.model, *me.tensors(me.train), training, me.rng("private batches"))
+        learn.supervised(me.model, *me.tensors(me.train), training, me.rng("private batches"), task=me.task)
 
 
-def logits_on(me: Client, rows: Tensor) -> Tensor:
-    """What the client's model says of these public rows."""
+def outputs_on(me: Client, rows: Tensor) -> Tensor:
+    """What the client's model gives for these public rows."""
     return learn.predict(me.model, me.inputs(me.public[rows]))
 
 
+def answers_on(me: Client, rows: Tensor, temperature: float) -> Tensor:
+    """The client's answers on these public rows: probabilities, say."""
+    return me.task.answer(outputs_on(me, rows), temperature)
+
+
 def distil_client(
-    me: Client, rows: Tensor, answers: Tensor, settings: Distillation, given: AnswerForm = "probabilities"
+    me: Client, rows: Tensor, answers: Tensor, settings: Distillation, given: AnswerForm = "answers"
 ) -> None:
     """Fit the client's model to answers on these public rows."""
     learn.distil(
@@ -64,6 +67,7 @@ def distil_client(
         me.rng("distil"),
         given=given,
         memory=me.memory.setdefault("distil", {}) if settings.keep_optimiser else None,
+        task=me.task,
     )
 
 
@@ -81,8 +85,8 @@ def shuffled_rows(server: Server) -> Tensor:
     return torch.randperm(len(server.public), generator=server.rng("public rows"))
 
 
-def received_logits(helper: Assistant, architecture: str, weights: Weights, rows: Tensor) -> Tensor:
-    """What a model that a client sent says of these public rows."""
+def received_outputs(helper: Assistant, architecture: str, weights: Weights, rows: Tensor) -> Tensor:
+    """What a model that a client sent gives for these public rows."""
     assert helper.public is not None
     model = helper.scratch_model(architecture)
     learn.load_weights(model, weights)
@@ -102,7 +106,7 @@ def distil_server(
     rows: Tensor,
     answers: Tensor,
     settings: Distillation,
-    given: AnswerForm = "probabilities",
+    given: AnswerForm = "answers",
     *,
     labels: bool = False,
 ) -> None:
@@ -119,5 +123,6 @@ def distil_server(
         given=given,
         memory=server.memory.setdefault("distil", {}) if settings.keep_optimiser else None,
         labels=y,
+        task=server.task,
     )
     server.measure("global")

@@ -20,7 +20,6 @@ import math
 from typing import Annotated, Any
 
 from pydantic import Field
-from torch.nn import functional as F
 
 from polyfed import learn
 from polyfed.federation import (
@@ -100,7 +99,7 @@ class QFFL(Method):
         """F_k: the loss on the client's own data of the model that it begins with."""
         learn.load_weights(me.model, weights)
         x, y = me.tensors(me.train)
-        return F.cross_entropy(learn.predict(me.model, x), y).item()
+        return me.task.loss(learn.predict(me.model, x), y).item()
 
     def trained(self, me: Client, weights: Weights, loss: float) -> Fields:
         me.measure("trained", whole=False)

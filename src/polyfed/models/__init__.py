@@ -31,7 +31,7 @@ from polyfed.models.naming import check_name, file_name
 from polyfed.models.network import Network, laid_out, memory_format
 from polyfed.models.outside import is_outside
 from polyfed.models.precision import HALF, check_types, fit_types, has_half
-from polyfed.models.probe import display_name, give_name, in_mode, materialise, output_count
+from polyfed.models.probe import display_name, give_name, in_mode, materialise, output_count, output_shape
 from polyfed.models.registry import build, is_known, maker_of, names, own_maker, register, seeded
 from polyfed.models.sizes import ListedModel, Size, listed, size, table
 from polyfed.models.trust import (
@@ -77,6 +77,7 @@ __all__ = [
     "named_on_the_command_line",
     "names",
     "output_count",
+    "output_shape",
     "own_maker",
     "register",
     "seeded",

@@ -120,6 +120,12 @@ def input_type(model: nn.Module, shape: Shape) -> torch.dtype:
     return torch.float32
 
 
+def output_shape(model: nn.Module, shape: Shape) -> tuple[int, ...]:
+    """The shape of the outputs for one input of this shape, found by a forward pass of zeros in evaluation mode."""
+    with torch.no_grad():
+        return tuple(probe(model, shape).shape[1:])
+
+
 def output_count(model: nn.Module, shape: Shape) -> int:
     """The number of outputs for inputs of this shape, found by a forward pass of zeros in evaluation mode."""
     with torch.no_grad():

@@ -156,7 +156,7 @@ def build(
 
     name: one of `names()`, in any case, or any 'wrn-<depth>-<width>[-biased]'.
     shape: (channels, height, width) of an image, or (features,) for the MLPs.
-    outputs: the number of classes, at least 2.
+    outputs: the number of classes, or of numbers to be learnt.
     norm: 'batch' or 'group'; models without normalisation, and `resnet8-fedkf`, ignore it.
     features: how many features the head sees, by a projection in front of it (see `project`); None is the model's own.
     generator: where the initial weights come from; None means one fixed seed. Within a function that makes a model
@@ -200,7 +200,7 @@ def _check(name: str, shape: Shape, outputs: int, norm: str, *, vectors: bool) -
         )
     if not vectors and min(shown[1:]) < SMALLEST_IMAGE:
         raise ModelError(f"model '{name}' cannot take shape {shown}: images must be at least 8×8")
-    if outputs < 2:
-        raise ModelError(f"model '{name}' cannot have {outputs} outputs: a classifier needs at least 2")
+    if outputs < 1:
+        raise ModelError(f"model '{name}' cannot have {outputs} outputs: it needs one at least")
     if norm not in ("batch", "group"):
         raise ModelError(f"unknown norm '{norm}'; {nearest(str(norm), ('batch', 'group'))}")

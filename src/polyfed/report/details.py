@@ -10,13 +10,13 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import BaseModel
 from rich.text import Text
 
 from polyfed import data, models
-from polyfed.federation.declaration import Need, TaskName
+from polyfed.federation.declaration import Need
 from polyfed.federation.fields import LOCAL_LOSS, field_of
 from polyfed.federation.method import Method, find
 from polyfed.report.tables import amount, mixed_models
@@ -26,7 +26,6 @@ from polyfed.schema import Setting, settings_of
 WIDEST = 100  # of prose; longer lines are hard to read
 NARROWEST = 50
 INDENT = 2
-RUNS_TODAY = "polyfed runs classification alone so far"
 
 
 class Page:
@@ -156,10 +155,14 @@ def _declared_facts(method: Method) -> Iterable[tuple[str, str]]:
     yield "a client keeps", " and ".join(sorted(said.keeps, reverse=True)) or "nothing from round to round"
     yield "uses in the end", _uses(method)
     yield "server", _server(method)
-    yield (
-        "makes sense for",
-        f"{', '.join(name for name in get_args(TaskName) if name in said.tasks)}; {RUNS_TODAY}",
-    )
+    yield "makes sense for", _tasks(method)
+
+
+def _tasks(method: Method) -> str:
+    """The known tasks; and which settings would do for more."""
+    said = method.declared
+    more = [f"more with {setting}" for trait, setting in said.tasks.items() if setting]
+    return "; ".join([", ".join(said.task_names), *more])
 
 
 def _leaves(method: Method) -> str:

@@ -15,7 +15,7 @@ from polyfed.report.drawing import COLOURS, FEW_POINTS, INK, labels, over_rounds
 from polyfed.report.fitting import shortened
 from polyfed.report.measures import part_titles, server_title
 from polyfed.runs.history import RunRecord
-from polyfed.runs.metrics import accuracy
+from polyfed.tasks import Task
 
 MOST_CLIENTS = 30  # shown one by one
 _LONGEST_NAME = 24
@@ -45,7 +45,7 @@ def run_figure(record: RunRecord, path: Path | str) -> Path | None:
     panels = figure.subplots(1, 2 if beside else 1, squeeze=False, width_ratios=[1.5, 1][: 1 + beside])[0]
     _draw_lines(panels[0], lines, record)
     if beside:
-        _draw_clients(panels[1], clients, record.summary["rounds"])
+        _draw_clients(panels[1], clients, record.summary["rounds"], record.task)
     figure.legend(
         loc="outside lower left", ncols=3 if beside else 2, frameon=False, fontsize=8, labelcolor=INK
     )
@@ -123,11 +123,11 @@ def _shade_clients(axes: Axes, record: RunRecord, colour: str) -> None:
         )
 
 
-def _draw_clients(axes: Axes, clients: Mapping[str, Mapping[str, Any]], number: int) -> None:
+def _draw_clients(axes: Axes, clients: Mapping[str, Mapping[str, Any]], number: int, task: Task) -> None:
     """A dot per client and test set, the clients below each other in their order."""
     for place, (part, colour) in enumerate(zip(("own", "whole"), COLOURS, strict=False)):
         rows = [row for row, score in enumerate(clients.values()) if part in score]
-        shares = [100 * accuracy(score[part]) for score in clients.values() if part in score]
+        shares = [100 * task.value(score[part]) for score in clients.values() if part in score]
         axes.scatter(shares, rows, s=26 if place == 0 else 16, color=colour, linewidths=0, zorder=3 + place)
     style_axes(axes)
     axes.set_yticks(range(len(clients)), labels(list(clients), _LONGEST_NAME))

@@ -18,7 +18,7 @@ from polyfed.federation.method import Method, registered
 from polyfed.learn import CONFUSION, Training
 from polyfed.report.measures import Measure, further_measures, part_titles, stages_on_whole, worst_metrics
 from polyfed.runs.history import RunRecord
-from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound, accuracy, sent_per_client
+from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound, sent_per_client
 
 SERVER_MODEL = "global"  # the stage at which methods measure a model that is the server's own
 MOST_NAMED = 20  # clients in the table of a run's result
@@ -211,7 +211,14 @@ def _named_clients(record: RunRecord) -> list[tuple[str, dict[str, float]]]:
         return []
     clients = record.last_evaluation["clients"]
     return [
-        (name, {part: accuracy(score) for part, score in clients[name].items() if part in ("own", "whole")})
+        (
+            name,
+            {
+                part: record.task.value(score)
+                for part, score in clients[name].items()
+                if part in ("own", "whole")
+            },
+        )
         for name in names
         if name in clients
     ]

@@ -23,6 +23,7 @@ from polyfed.runs.assignment import MOST, Assignment, Group, Limits, ModelSize, 
 from polyfed.runs.config import SMALLEST_MODEL, Models, OwnModel, RunConfig
 from polyfed.runs.holdings import Holdings
 from polyfed.seeds import Seeds
+from polyfed.tasks import Task, Trait
 
 ModelMaker: TypeAlias = Callable[[], nn.Module] | nn.Module
 
@@ -48,6 +49,7 @@ class Architectures:
         config: RunConfig,
         held: Holdings,
         method: Method,
+        task: Task,
         *,
         seeds: Seeds,
         device: torch.device,
@@ -66,7 +68,8 @@ class Architectures:
                 )
         clients = held.names
         self.shape = held.agreement.model_shape
-        self.outputs = _output_count(held, method)
+        self.task = task
+        self.outputs = _output_count(held, method, task)
         self.dealt = _dealt(config.models, self.makers)
         """The names of the models that are dealt out to clients."""
         self.own: dict[str, OwnModel] = dict(config.models.own)
@@ -134,12 +137,14 @@ class Architectures:
         private = len(classes)
         server = self.config.models.server
         for name in dict.fromkeys([*self.names, *([server] if server else [])]):
-            outputs = models.output_count(self.build(name), self.shape)
-            if outputs != self.outputs:
+            shape = models.output_shape(self.build(name), self.shape)
+            if not self.task.admits_outputs(shape, self.outputs):
                 public = f" and {self.outputs - private} public ones" if self.outputs > private else ""
+                needed = f"the data have {_told(classes)}{public}"
+                if Trait.PROBABILITIES not in self.task.traits:
+                    needed = f"a {self.task.name} of {', '.join(classes)} has {self.outputs}"
                 raise ModelError(
-                    f"model '{name}' has {outputs} outputs, but the data have {_told(classes)}{public}:"
-                    f" give it {self.outputs}"
+                    f"model '{name}' has {'×'.join(map(str, shape))} outputs, but {needed}: give it {self.outputs}"
                 )
 
     def _try_own_models(self, stack: int) -> None:
@@ -154,10 +159,10 @@ class Architectures:
                 continue
             model = self.build(name)
             batch = self.config.training.batch
-            last = learn.prefers_channels_last(model, self.shape, self.outputs, batch)
+            last = learn.prefers_channels_last(model, self.shape, self.outputs, batch, self.task)
             self.own[name] = OwnModel(channels_last=getattr(model, "channels_last", last))
             stacked = learn.worth_stacking(
-                self.build(name), self.shape, self.outputs, self.config.training, stack
+                self.build(name), self.shape, self.outputs, self.config.training, stack, self.task
             )
             self.own[name] = self.own[name].model_copy(update={"stack": stacked})
             logger.info("%s, by a trial: channels-last %s, stacked %s", name, last, stacked)
@@ -236,9 +241,9 @@ class Architectures:
         return wanted and not models.has_half(model)
 
 
-def _output_count(held: Holdings, method: Method) -> int:
+def _output_count(held: Holdings, method: Method, task: Task) -> int:
     """One output per private class; and one per public class, if the method learns from labels of other classes."""
-    outputs, public = len(held.agreement.classes), held.public
+    outputs, public = task.outputs(len(held.agreement.classes)), held.public
     if public is not None and Need.PUBLIC_LABELS in method.declared.needs and public.dataset.first_class:
         outputs += len(public.dataset.classes)
     return outputs

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 from yaml import YAMLError
 
 import polyfed.methods  # noqa: F401  (registers them)
+from polyfed import tasks
 from polyfed.errors import ConfigError
 from polyfed.federation.method import Method, MethodSettings, find
 from polyfed.federation.wire import WireSettings
@@ -21,6 +22,7 @@ from polyfed.models import Budget, modules_to_trust, trust_flags
 from polyfed.runs.data_section import Data, Share
 from polyfed.runs.keys import outer_first, parse_assignment, set_key
 from polyfed.schema import SECTION, OneOrMore, as_list, check_sizes, explain
+from polyfed.tasks import Task
 from polyfed.yaml_files import UnfitYaml, parse_yaml, read_yaml
 
 LONGEST_TIMEOUT = 1e6  # seconds, twelve days; the system's clocks overflow far above
@@ -42,6 +44,13 @@ class MethodChoice(Section):
     """`method: fedprox`, or `method: {name: fedprox, mu: 0.1}`."""
 
     name: Annotated[str, Field(max_length=100)] = "fedavg"
+    settings: dict[str, Any] = {}
+
+
+class TaskChoice(Section):
+    """`task: regression`, or `task: {name: binary, threshold: 0.3}`."""
+
+    name: Annotated[str, Field(max_length=200)] = "classification"
     settings: dict[str, Any] = {}
 
 
@@ -171,6 +180,9 @@ class RunConfig(Section):
     name: str = "run"
     """The name of the run directory; letters, digits, dots and dashes."""
     method: MethodChoice = MethodChoice()
+    task: TaskChoice = TaskChoice()
+    """What is learnt: classification, binary, multilabel or regression, with its settings; or a class of a module of
+    one's own, my_tasks:Tagging."""
     rounds: Annotated[int, Field(ge=1)] = 20
     seed: Annotated[int, Field(ge=0)] = 0
     data: Data = Data()
@@ -203,14 +215,16 @@ class RunConfig(Section):
             )
         return name
 
-    @field_validator("method", mode="before")
+    @field_validator("method", "task", mode="before")
     @classmethod
-    def _read_method(cls, value: Any) -> Any:
+    def _read_choice(cls, value: Any, info: ValidationInfo) -> Any:
+        """A name, or a name and settings beside it."""
         if isinstance(value, str):
             return {"name": value}
         if isinstance(value, Mapping) and "settings" not in value:
+            usual = cls.model_fields[str(info.field_name)].default.name
             return {
-                "name": value.get("name", "fedavg"),
+                "name": value.get("name", usual),
                 "settings": {key: item for key, item in value.items() if key != "name"},
             }
         return value
@@ -223,6 +237,10 @@ class RunConfig(Section):
         """The method with its settings."""
         return find(self.method.name)(self.method_settings(), self.training)
 
+    def make_task(self) -> Task:
+        """What is learnt, as its settings say; a mistake in them is a `ConfigError`."""
+        return checked_settings(tasks.find(self.task.name), self.task.settings, "task", self.task.name)
+
     def stack_size(self, clients: int) -> int:
         """How many clients of one architecture are trained stacked, where they can be."""
         if self.stack != "auto":
@@ -233,12 +251,13 @@ class RunConfig(Section):
         """The run file that gives exactly this config."""
         content = self.model_dump(mode="json")
         content["data"] = self.data.as_file()
-        content["method"] = {"name": self.method.name, **self.method.settings}
+        for key, choice in (("method", self.method), ("task", self.task)):
+            content[key] = {"name": choice.name, **choice.settings}
         return content
 
     def code_names(self) -> list[str]:
         """Every name here that may stand for a function of a module of the user's own."""
-        return [*self.models.all_names(), *self.data.code_names()]
+        return [*self.models.all_names(), *self.data.code_names(), self.task.name]
 
     @property
     def to_trust(self) -> str:
@@ -248,15 +267,20 @@ class RunConfig(Section):
 
 def settings_of(method: type[Method], given: Mapping[str, Any]) -> MethodSettings:
     """A method's settings from what was given for them; a mistake in it is a `ConfigError`."""
-    schema = method.Settings
+    return checked_settings(method.Settings, given, "method", method.name)
+
+
+Settings = TypeVar("Settings", bound=BaseModel)
+
+
+def checked_settings(schema: type[Settings], given: Mapping[str, Any], section: str, whose: str) -> Settings:
+    """What was given in a section, as its schema has it; a mistake in it is a `ConfigError`."""
     if given and not schema.model_fields:
-        raise ConfigError(
-            f"method.{next(iter(given))}: unknown key, {method.name} has no settings of its own"
-        )
+        raise ConfigError(f"{section}.{next(iter(given))}: unknown key, {whose} has no settings of its own")
     try:
         return schema(**given)
     except ValidationError as error:
-        raise ConfigError(explain(error, schema, "method")) from None
+        raise ConfigError(explain(error, schema, section)) from None
 
 
 def read_config(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
@@ -275,6 +299,7 @@ def read_config(source: Path | Mapping[str, Any], overrides: Sequence[str] = ())
     except ValidationError as error:
         raise ConfigError(explain(error, RunConfig)) from None
     check_sizes({**config.model_dump(exclude={"seed"}), "method": config.method_settings().model_dump()})
+    config.make_task()
     return config
 
 

@@ -19,6 +19,7 @@ from polyfed.runs.assignment import MOST, Count
 from polyfed.runs.holdings import WholeTest
 
 LARGEST = 1e15  # rounds, seconds and any other number of a run: far above any
+LARGEST_SUM = 1e40  # of squared errors, and their variance
 LARGEST_INPUT = 3.5e38  # what fits into 32 bits
 MOST_INPUTS = 50_000_000  # numbers in one row: as many as an image may have pixels
 
@@ -109,7 +110,7 @@ class Description(_Part):
     constants: Pair | dict[str, Pair]
     """By what rows are normalised: the same for all, or by the client's name."""
     classes: Annotated[list[str], Field(min_length=1)]
-    label: str | None
+    label_columns: list[str]
     image: str | None
     whole_test: WholeTest
     fingerprints: dict[str, str]
@@ -139,7 +140,7 @@ class Description(_Part):
             features=tuple(self.features),
             scaled=self.scaled,
             classes=tuple(self.classes),
-            label=self.label,
+            label_columns=tuple(self.label_columns),
             image=self.image,
         )
 
@@ -194,7 +195,7 @@ class _Scores(_Part):
     own: _Accuracy = _NONE
     whole: _Accuracy = _NONE
     amp: Number = 0
-    fm: Number = 0
+    fm: Annotated[float, Field(ge=0, le=LARGEST_SUM, allow_inf_nan=False)] = 0
     wlp: Number = 0
     validation: Number = 0
     metrics: dict[Literal["own", "whole"], Metrics] = {}
@@ -231,15 +232,16 @@ class Summary(_Part):
     missing: dict[str, str] = {}
 
 
-Score = Annotated[list[Count], Field(min_length=2, max_length=2)]
-"""Right answers, of how many."""
+Sum = Annotated[float, Field(ge=0, le=LARGEST_SUM, allow_inf_nan=False)]
+Score = Annotated[tuple[Count | Sum, Count], Strict(False)]
+"""A tally: a sum over rows, and how many; a tuple is a list in JSON."""
 
 
 class _ClientScore(_Part):
-    own: Score = [0, 1]
-    whole: Score = [0, 1]
-    validation: Score = [0, 1]
-    others: Score = [0, 1]
+    own: Score = (0, 1)
+    whole: Score = (0, 1)
+    validation: Score = (0, 1)
+    others: Score = (0, 1)
 
     @model_validator(mode="after")
     def _of_some(self) -> _ClientScore:

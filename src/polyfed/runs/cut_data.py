@@ -36,6 +36,7 @@ class CutData:
         self.seeds = seeds
         self.pooled = pooled
         wanted = config.data
+        self.targets = config.make_task().targets
         if wanted.classes:
             raise ConfigError(
                 "data.classes is for clients that bring their own data (data.clients: {north: …}, data.each, data={…})"
@@ -43,12 +44,18 @@ class CutData:
         settings = wanted.partition
         self._shared_origin = isinstance(settings, data.Rotated) and settings.shared_split
         self.dataset, self._test_set = self._load(given)
-        self.labels = self.dataset.need_labels()
+        self.dataset.need_labels()
+        self.strata = self.dataset.strata
         self.agreement = agreement_of(self.dataset, wanted.image)
         self.title = self.dataset.name
         self._rank = self._rank_origins() if self._shared_origin else None
         self.public, self.private = data.make_public(
-            wanted.public, self.dataset, seeds.numpy("public"), rank=self._rank, domain=settings.domain
+            wanted.public,
+            self.dataset,
+            seeds.numpy("public"),
+            rank=self._rank,
+            domain=settings.domain,
+            targets=self.targets,
         )
         self.partition = data.make_partition(
             settings, self.dataset, wanted.client_count(), seeds.numpy("partition"), rows=self.private
@@ -76,7 +83,7 @@ class CutData:
         if given is None and wanted.source == GIVEN:
             raise DataError("this run began with data of your own: pass them again as data=…")
         source = wanted.source if given is None else given
-        options = wanted.reading()
+        options = {**wanted.reading(), "targets": self.targets}
         settings = wanted.partition
         if isinstance(settings, data.Natural):
             options["columns"] = (settings.column,)
@@ -89,7 +96,7 @@ class CutData:
             test = data.load(source, "test", **options)
         if wanted.test_set is not None:
             whole = source["train"] if isinstance(source, Mapping) else source
-            test = data.load({"train": whole, "test": wanted.test_set}, "test", **wanted.reading())
+            test = data.load({"train": whole, "test": wanted.test_set}, "test", **options)
         if wanted.normalised == "none":
             train, test = _as_read(train), None if test is None else _as_read(test)
         return train, test
@@ -135,7 +142,7 @@ class CutData:
         origin = self.dataset.column("origin") if self._shared_origin else None
         return data.split_client(
             self.partition.rows(index),
-            self.labels,
+            self.strata,
             wanted.validation,
             wanted.test,
             rng,
@@ -143,6 +150,13 @@ class CutData:
             among=self.private,
             rank=self._rank,
         )
+
+    def training_labels(self) -> Tensor | None:
+        return torch.from_numpy(np.asarray(self.dataset.need_labels()[self.private]))
+
+    @property
+    def group_words(self) -> tuple[str, ...]:
+        return self.dataset.group_words
 
     def samples(self) -> Ints:
         if self._shared_origin:  # a few domains, whose rows must be divided to be counted
@@ -153,7 +167,8 @@ class CutData:
         return np.array(trained)[place]
 
     def class_counts(self) -> Ints:
-        return self.partition.class_counts(self.labels, len(self.dataset.classes))
+        assert self.strata is not None
+        return self.partition.class_counts(self.strata, len(self.dataset.group_words))
 
     def _hold(self, index: int) -> Holding:
         train, validation, test = self.split(index)

@@ -52,8 +52,8 @@ class Data(BaseModel):
     """A named set (`polyfed data` lists them), a parquet, CSV or .npz file, or a folder of images by class."""
     image: str | None = None
     """The column with images, where polyfed cannot find it by itself."""
-    label: str | None = None
-    """The column with labels, where polyfed cannot find it by itself."""
+    label: str | list[str] | None = None
+    """The column with labels, where polyfed cannot find it by itself; for multilabel, the column of each class."""
     drop: list[str] = []
     """Columns of a table that are not learnt from, such as an id."""
     size: Annotated[int, Field(ge=8)] | None = None

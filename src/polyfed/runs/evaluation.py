@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from polyfed import learn
 from polyfed.data import Rows
@@ -40,6 +39,7 @@ from polyfed.federation.nodes import Assistant, Client, Measurement, Part, Scrat
 from polyfed.federation.roster import Facts, Roster
 from polyfed.learn import MetricName
 from polyfed.runs import metrics
+from polyfed.tasks import CLASSIFICATION, Task
 
 NAME = "evaluation"
 RESULT = "result"  # the stage under which the steps below report
@@ -49,11 +49,16 @@ SERVER_PARTS = 32  # into so many parts, at most, the test set is cut for a serv
 class ClientObserver:
     """Scores a client's models during a step."""
 
-    def __init__(self, among: int | None, metrics: Sequence[MetricName] = ()) -> None:
+    def __init__(
+        self, among: int | None, metrics: Sequence[MetricName] = (), task: Task = CLASSIFICATION
+    ) -> None:
         """among: of how many of the first outputs the best is taken for the answer; None for all of them.
 
-        metrics: what is wanted beside accuracy, on test rows.
+        metrics: what is wanted beside the task's own score, on test rows.
+
+        task: what is learnt, which says how good a model is.
         """
+        self.task = task
         self.among = among
         self.metrics = tuple(metrics)
 
@@ -81,22 +86,24 @@ class ClientObserver:
         if not bool(torch.isfinite(logits).any()):
             raise FloatingPointError(f"its model answers with no finite number, {DIVERGED} training.lr")
         logits = logits[:, : self.among]
-        found[part] = learn.count_right(logits, y)
+        found[part] = self.task.tally(logits, y)
         if self.metrics and part != "validation":
             found.setdefault("metrics", {})[part] = learn.metrics_of(logits, y, self.metrics)
 
     def local_loss(self, me: Client, batch: int) -> float:
         x, y = me.tensors(me.train)
         rows = torch.randperm(len(y), generator=me.rng("local loss"))[:batch]
-        return F.cross_entropy(learn.predict(me.model, learn.take(x, rows)), y[rows]).item()
+        return me.task.loss(learn.predict(me.model, learn.take(x, rows)), y[rows]).item()
 
 
 class EvaluationSteps(StepOwner):
     """The steps with which a run looks at its models. Every method's run has them."""
 
-    def __init__(self, method: Method, among: int | None, metrics: Sequence[MetricName] = ()) -> None:
+    def __init__(
+        self, method: Method, task: Task, among: int | None, metrics: Sequence[MetricName] = ()
+    ) -> None:
         self.method = method
-        self.observer = ClientObserver(among, metrics)
+        self.observer = ClientObserver(among, metrics, task)
         if metrics:
             learn.load_metrics()  # here, so that processes that are forked find them loaded
         super().__init__()
@@ -135,7 +142,7 @@ class EvaluationSteps(StepOwner):
 
     @server_step
     def score_part(self, helper: Assistant, models: Mapping[str, Weights], part: tuple[int, int]) -> Fields:
-        """[right, of] on a part of the test set: of a model, or of several that answer with their mean logits.
+        """The tally on a part of the test set: of a model, or of several that answer with their mean logits.
 
         Where metrics are asked for, the logits themselves: they stay at the server.
         """
@@ -144,7 +151,7 @@ class EvaluationSteps(StepOwner):
         x, y = helper.tensors(helper.test[slice(*part)], _first(model))
         if self.observer.metrics:
             return {"logits": learn.predict(model, x), "labels": y}
-        return {"score": learn.score(model, x, y, self.observer.among)}
+        return {"score": learn.score(model, x, y, self.observer.among, self.observer.task)}
 
     def _used(self, me: Client, weights: Weights | None) -> nn.Module:
         """The client's own model; or the weights it is served, with what it adds to them."""
@@ -194,8 +201,13 @@ class Evaluation:
         self._server: dict[str, Measurement] = {}
 
     @property
+    def task(self) -> Task:
+        """What is learnt."""
+        return self.steps.observer.task
+
+    @property
     def metrics(self) -> tuple[MetricName, ...]:
-        """What is asked for beside accuracy."""
+        """What is asked for beside the task's own score."""
         return self.steps.observer.metrics
 
     @functools.cached_property
@@ -235,7 +247,7 @@ class Evaluation:
             for start in range(0, self.test_rows, rows):
                 jobs.put(part=[start, start + rows])
         if not self.metrics:
-            return {"whole": _added([part["score"] for part in parts])}
+            return {"whole": metrics.added_tallies([part["score"] for part in parts])}
         found: Measurement = {}
         logits, labels = (torch.cat([part[field] for part in parts]) for field in ("logits", "labels"))
         self.steps.observer.note(found, "whole", logits, labels)
@@ -244,7 +256,7 @@ class Evaluation:
     # -- the clients' ----------------------------------------------------------------------------------------
 
     def look(self, server: Server) -> dict[int, Measurement]:
-        """Every scored client's accuracy with the model it would use now; costs the method nothing in the ledger."""
+        """Every scored client's score with the model it would use now; costs the method nothing in the ledger."""
         known = self._measured().get(self.method.declared.final_stage, {})
         scores: dict[int, Measurement] = {}
         for members, served in self._groups(self.scored, server):
@@ -274,7 +286,9 @@ class Evaluation:
         scores = self._examined(members, {"weights": weights}, parts)
         seen = [score["whole"] for score in scores.values() if "whole" in score]
         if seen:
-            scores = {index: {**score, "whole": _added(seen)} for index, score in scores.items()}
+            scores = {
+                index: {**score, "whole": metrics.added_tallies(seen)} for index, score in scores.items()
+            }
         return scores
 
     def _examined(
@@ -329,12 +343,12 @@ class Evaluation:
         """A round's part of the history: the result, stages, notes, the server's models, failures."""
         line: dict[str, Any] = {}
         if scores:
-            line["summary"] = metrics.summarise(scores, roster.architecture)
+            line["summary"] = metrics.summarise(scores, roster.architecture, self.task)
             line["clients"] = {roster[index].name: score for index, score in sorted(scores.items())}
         stages = self._measured()
         if stages:
             line["stages"] = {
-                stage: metrics.summarise(dict(sorted(found.items())), roster.architecture)
+                stage: metrics.summarise(dict(sorted(found.items())), roster.architecture, self.task)
                 for stage, found in stages.items()
             }
         notes: defaultdict[str, list[float]] = defaultdict(list)
@@ -345,7 +359,7 @@ class Evaluation:
             line["noted"] = {name: _mean(values) if values else None for name, values in notes.items()}
         if self._server:
             part: Part = "own" if self.no_whole_test else "whole"
-            line["server"] = {stage: metrics.accuracy(found[part]) for stage, found in self._server.items()}
+            line["server"] = {stage: self.task.value(found[part]) for stage, found in self._server.items()}
             if self.metrics:
                 line["server_metrics"] = {
                     stage: found["metrics"][part] for stage, found in self._server.items()
@@ -370,10 +384,6 @@ def _notes(report: Fields) -> dict[str, float | None]:
 def _with_whole(score: Measurement, whole: Measurement) -> Measurement:
     """A client's measurement on its own rows, with that of a shared model on the whole test set."""
     return {**score, **whole, "metrics": {**score.get("metrics", {}), **whole["metrics"]}}
-
-
-def _added(scores: Sequence[Sequence[int]]) -> list[int]:
-    return [sum(right for right, _ in scores), sum(of for _, of in scores)]
 
 
 def _told(failure: Failure, roster: Roster) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from polyfed.runs.assignment import Assignment
 from polyfed.runs.config import RunConfig
 from polyfed.runs.holdings import Holdings
 from polyfed.seeds import Seeds
+from polyfed.tasks import Task
 
 
 class Federation(Protocol):
@@ -29,6 +30,10 @@ class Federation(Protocol):
 
     @property
     def method(self) -> Method: ...
+
+    @property
+    def task(self) -> Task:
+        """What is learnt, with all that its settings leave open decided."""
 
     @property
     def seeds(self) -> Seeds: ...

@@ -20,6 +20,7 @@ from polyfed.runs.holdings import WholeTest
 from polyfed.runs.manifest import CONFIG, DESCRIPTION, HISTORY, LEDGER, RunFiles, read_manifest
 from polyfed.runs.states import verify_states
 from polyfed.schema import explain
+from polyfed.tasks import Task
 from polyfed.yaml_files import read_yaml
 
 
@@ -90,6 +91,11 @@ class RunRecord:
         if names is not None and len(names) != self.assignment.count:
             raise CheckpointError(f"{self.path / DESCRIPTION} was edited: it does not name every client")
         return names
+
+    @cached_property
+    def task(self) -> Task:
+        """What was learnt: it says what scores mean, and which are better."""
+        return RunConfig.model_validate(self.config).make_task().for_classes(self._description.classes)
 
     @property
     def output_words(self) -> list[str]:

@@ -75,7 +75,14 @@ class Holdings(Protocol):
         """What a client can see: what it holds, and what all can see."""
 
     def class_counts(self) -> Ints:
-        """How many rows of each class each client holds, clients × classes."""
+        """How many rows of each class (or group of rows) each client holds, clients × groups."""
+
+    @property
+    def group_words(self) -> tuple[str, ...]:
+        """What to call each of these groups."""
+
+    def training_labels(self) -> Tensor | None:
+        """Everybody's training labels, where they are in one place; None where each client has its own."""
 
     def data_sets(self) -> Iterable[DataSet]:
         """Every data set that rows are of."""

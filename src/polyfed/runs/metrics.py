@@ -1,7 +1,8 @@
 """What the scores of the clients say: mean, worst, best, spread; AMP, FM, WLP; by architecture; further metrics.
 
-Accuracies are shares from 0 to 1. `own` is a client's own test rows, `whole` the whole test set, and `others` the other
-clients' test rows where the whole set is made of these. FedH2L calls their means WDP, ACC and CDP.
+Scores are the task's: accuracies as shares from 0 to 1, or errors. `own` is a client's own test rows, `whole` the whole
+test set, and `others` the other clients' test rows where the whole set is made of these. FedH2L calls their means WDP,
+ACC and CDP.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from polyfed.federation.message import Kind
 from polyfed.federation.nodes import Measurement, Part
 from polyfed.learn import CONFUSION, MetricName, Metrics
+from polyfed.tasks import CLASSIFICATION, Tally, Task
 
 Summary = dict[str, Any]
 
@@ -29,18 +31,14 @@ ReportedRound = Literal["last", "chosen"]
 REPORTED_ROUNDS: tuple[ReportedRound, ReportedRound] = ("last", "chosen")
 
 
-def accuracy(score: Sequence[int]) -> float:
-    """The share that is right of a score [right, total]."""
-    right, total = score
-    return right / total
-
-
-def spread_of(values: Sequence[float]) -> dict[str, float]:
+def spread_of(values: Sequence[float], *, smaller_is_better: bool = False) -> dict[str, float]:
     """Mean, worst, best, and spread (population standard deviation) over clients."""
+    low, high = min(values), max(values)
+    worst, best = (high, low) if smaller_is_better else (low, high)
     return {
         "mean": statistics.fmean(values),
-        "worst": min(values),
-        "best": max(values),
+        "worst": worst,
+        "best": best,
         "spread": statistics.pstdev(values),
     }
 
@@ -50,34 +48,42 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
 
 
-def amp(scores: Sequence[Sequence[int]]) -> float:
-    """Averaged model performance (FedKF, Definition 1): accuracy over all clients' test rows together."""
-    return sum(right for right, _ in scores) / sum(total for _, total in scores)
+def amp(scores: Sequence[Tally], task: Task = CLASSIFICATION) -> float:
+    """Averaged model performance (FedKF, Definition 1): the score over all clients' test rows together."""
+    return task.value(added_tallies(scores))
 
 
-def fm(scores: Sequence[Sequence[int]]) -> float:
-    """Fairness metric (FedKF, Definition 2): population variance of the clients' accuracies."""
-    return statistics.pvariance([accuracy(score) for score in scores])
+def fm(scores: Sequence[Tally], task: Task = CLASSIFICATION) -> float:
+    """Fairness metric (FedKF, Definition 2): population variance of the clients' scores."""
+    return statistics.pvariance([task.value(score) for score in scores])
 
 
-def wlp(scores: Sequence[Sequence[int]]) -> float:
-    """Worst-case local performance (FedKF, Definition 3): the smallest of the clients' accuracies."""
-    return min(accuracy(score) for score in scores)
+def wlp(scores: Sequence[Tally], task: Task = CLASSIFICATION) -> float:
+    """Worst-case local performance (FedKF, Definition 3): the worst of the clients' scores."""
+    values = [task.value(score) for score in scores]
+    return max(values) if task.smaller_is_better else min(values)
 
 
-def summarise(scores: Mapping[int, Measurement], architecture: Callable[[int], str]) -> Summary:
+def added_tallies(tallies: Sequence[Tally]) -> Tally:
+    """The tally of all rows together."""
+    return [sum(total for total, _ in tallies), sum(rows for _, rows in tallies)]
+
+
+def summarise(
+    scores: Mapping[int, Measurement], architecture: Callable[[int], str], task: Task = CLASSIFICATION
+) -> Summary:
     """Everything that is reported about one evaluation."""
     summary: Summary = {}
     for part in PARTS:
-        values = [accuracy(score[part]) for score in scores.values() if part in score]
+        values = [task.value(score[part]) for score in scores.values() if part in score]
         if values:
-            summary[part] = spread_of(values)
+            summary[part] = spread_of(values, smaller_is_better=task.smaller_is_better)
     own = [score["own"] for score in scores.values() if "own" in score]
     if own:
-        summary |= {"amp": amp(own), "fm": fm(own), "wlp": wlp(own)}
+        summary |= {"amp": amp(own, task), "fm": fm(own, task), "wlp": wlp(own, task)}
     validation = [score["validation"] for score in scores.values() if "validation" in score]
     if validation:
-        summary["validation"] = amp(validation)
+        summary["validation"] = amp(validation, task)
     metrics = _summarise_metrics(list(scores.values()))
     if metrics:
         summary["metrics"] = metrics
@@ -86,7 +92,7 @@ def summarise(scores: Mapping[int, Measurement], architecture: Callable[[int], s
         groups.setdefault(architecture(index), []).append(score)
     summary["architectures"] = {
         name: {
-            part: statistics.fmean(accuracy(score[part]) for score in members if part in score)
+            part: statistics.fmean(task.value(score[part]) for score in members if part in score)
             for part in PARTS
             if any(part in score for score in members)
         }
@@ -118,10 +124,7 @@ def _over_clients(name: str, values: Sequence[Any]) -> Any:
         return None
     if name == CONFUSION:
         return np.sum(values, axis=0).tolist()
-    spread = spread_of(values)
-    if name in SMALLER_IS_BETTER:
-        spread["worst"], spread["best"] = spread["best"], spread["worst"]
-    return spread
+    return spread_of(values, smaller_is_better=name in SMALLER_IS_BETTER)
 
 
 def with_nulls(score: Measurement, names: Sequence[MetricName]) -> Measurement:
@@ -142,7 +145,7 @@ def added(scores: Sequence[Measurement], names: Sequence[MetricName]) -> Measure
     own = [score["own"] for score in scores if "own" in score]
     if not own:
         return {}
-    found: Measurement = {"own": [sum(right for right, _ in own), sum(of for _, of in own)]}
+    found: Measurement = {"own": added_tallies(own)}
     over = _summarise_metrics(scores).get("own", {})
     if names:
         found["metrics"] = {
@@ -155,28 +158,34 @@ def with_others(score: Measurement) -> Measurement:
     """A score with its part on the other clients' rows of the whole test set (cross-domain performance)."""
     if "own" not in score or "whole" not in score:
         return score
-    right, total = (whole - own for whole, own in zip(score["whole"], score["own"], strict=True))
-    return {**score, "others": [right, total]} if total else score
+    total, rows = (whole - own for whole, own in zip(score["whole"], score["own"], strict=True))
+    # Of sums that are no whole numbers, a difference may be rounded to less than nothing.
+    return {**score, "others": [max(total, type(total)(0)), rows]} if rows else score
 
 
-def chosen_for_each(lines: Sequence[Mapping[str, Any]]) -> dict[str, Measurement]:
+def chosen_for_each(
+    lines: Sequence[Mapping[str, Any]], task: Task = CLASSIFICATION
+) -> dict[str, Measurement]:
     """Every client's score at the evaluated round that was best for it on validation, the earliest of equals."""
     best: dict[str, Measurement] = {}
     for line in lines:
         for name, score in line["clients"].items():
             if "validation" in score and (
-                name not in best or accuracy(score["validation"]) > accuracy(best[name]["validation"])
+                name not in best
+                or task.is_better(task.value(score["validation"]), task.value(best[name]["validation"]))
             ):
                 best[name] = score
     return best
 
 
-def chosen_round(lines: Sequence[Mapping[str, Any]]) -> int | None:
-    """The evaluated round with the best validation accuracy, the earliest of equals; never chosen on test."""
-    rated = [
-        (line["summary"]["validation"], -line["round"]) for line in lines if "validation" in line["summary"]
-    ]
-    return -max(rated)[1] if rated else None
+def chosen_round(lines: Sequence[Mapping[str, Any]], task: Task = CLASSIFICATION) -> int | None:
+    """The evaluated round with the best score on validation, the earliest of equals; never chosen on test."""
+    best: tuple[int, float] | None = None
+    for line in sorted(lines, key=lambda line: int(line["round"])):
+        value = line["summary"].get("validation")
+        if value is not None and (best is None or task.is_better(value, best[1])):
+            best = line["round"], value
+    return None if best is None else best[0]
 
 
 def sent_per_client(summary: Mapping[str, Any]) -> float:
@@ -194,8 +203,8 @@ def _per_client(summary: Mapping[str, Any], direction: Literal["up", "down"]) ->
     return sum(sizes.values()) / summary["clients"] if sizes.keys() - {Kind.FRAMING} else 0.0
 
 
-def look_up(line: Mapping[str, Any], measure: str) -> float | None:
-    """The number under a dotted path in a line of the history; a score [right, total] counts as its accuracy."""
+def look_up(line: Mapping[str, Any], measure: str, task: Task = CLASSIFICATION) -> float | None:
+    """The number under a dotted path in a line of the history; a tally [sum, rows] counts as its score."""
     parts = measure.split(".")
     place: Any = line if parts[0] in _OF_THE_LINE else line.get("summary", {})
     for part in parts:
@@ -203,5 +212,5 @@ def look_up(line: Mapping[str, Any], measure: str) -> float | None:
             return None
         place = place[part]
     if isinstance(place, list):
-        return None if parts[-1] == CONFUSION else accuracy(place)
+        return None if parts[-1] == CONFUSION else task.value(place)
     return float(place) if isinstance(place, int | float) else None

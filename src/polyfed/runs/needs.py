@@ -7,9 +7,40 @@ from collections.abc import Collection, Mapping, Sequence
 from polyfed.data import Rows
 from polyfed.errors import MethodError
 from polyfed.federation.declaration import Need
-from polyfed.federation.method import Method
+from polyfed.federation.method import Method, registered
+from polyfed.learn import Distillation
+from polyfed.tasks import Task, Trait, lacking
 
 USUAL_FEATURES = 64  # suggested where nothing else decides
+
+
+def check_task(method: Method, task: Task) -> None:
+    """Raise a `MethodError` that names methods that do, if a method makes no sense for what is learnt."""
+    trait = lacking(task, method.declared.tasks)
+    if trait is None:
+        _check_temperatures(method, task)
+        return
+    setting = method.declared.tasks[trait]
+    others = ", ".join(
+        name
+        for name, kind in registered().items()
+        if kind(kind.Settings(), method.training).declared.suits(task)
+    )
+    raise MethodError(
+        f"{method.name} is not for task={task.name}: it needs {trait}:"
+        f" {f'set {setting}, or ' if setting else ''}use {others}"
+    )
+
+
+def _check_temperatures(method: Method, task: Task) -> None:
+    """Refuse a temperature where there is nothing to soften: it would be passed over."""
+    if Trait.PROBABILITIES in task.traits or Trait.TABLE not in task.traits:
+        return
+    for name, value in method.settings:
+        if isinstance(value, Distillation) and value.temperature != 1.0:
+            raise MethodError(
+                f"method.{name}.temperature softens probabilities, and task={task.name} has none: leave it at 1"
+            )
 
 
 def check_needs(

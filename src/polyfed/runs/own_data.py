@@ -62,7 +62,8 @@ class OwnData:
         self.seeds = seeds
         self.names = Names(len(sources), list(sources))
         self._check_settings()
-        self._brought, self.agreement = read_brought(sources, config.data)
+        self.targets = config.make_task().targets
+        self._brought, self.agreement = read_brought(sources, config.data, self.targets)
         self.title = f"data of {len(sources)} clients"
         self._published = self._count_published()
         self._divisions = {name: self._divide(name) for name in self.names}
@@ -86,7 +87,8 @@ class OwnData:
     def _divide(self, name: str) -> Division:
         """What a client publishes, and how the rest is divided, by streams of its name."""
         wanted, train = self.config.data, self._brought[name].train
-        labels, rows = train.need_labels(), np.arange(len(train), dtype=np.int64)
+        train.need_labels()
+        labels, rows = train.strata, np.arange(len(train), dtype=np.int64)
         public = rows[:0]
         published = self._published[name]
         if published:
@@ -204,7 +206,9 @@ class OwnData:
             ]
             shared = data.put_together(parts, "published rows")
             return (shared.without_labels() if wanted.labels == "none" else shared).rows()
-        public, _ = data.make_public(wanted, self._template(), self.seeds.numpy("public"), part=True)
+        public, _ = data.make_public(
+            wanted, self._template(), self.seeds.numpy("public"), part=True, targets=self.targets
+        )
         if public is None or self.config.data.normalised != "none" or wanted.source == "noise":
             return public
         return as_seen(public, data.no_normalisation(self.agreement.shape[-1]))
@@ -234,9 +238,22 @@ class OwnData:
 
     def class_counts(self) -> Ints:
         held = (self.of(index) for index in range(len(self.names)))
+        width = len(self.group_words)
         return np.stack(
-            [sum(rows.class_counts() for rows in (each.train, each.validation, each.test)) for each in held]
+            [
+                sum(rows.class_counts(width) for rows in (each.train, each.validation, each.test))
+                for each in held
+            ]
         )
+
+    def training_labels(self) -> Tensor | None:
+        return None
+
+    @property
+    def group_words(self) -> tuple[str, ...]:
+        if self.targets == data.CLASS_LABELS:
+            return self.agreement.classes
+        return (*self.agreement.classes, "none") if self.targets.several_columns else ("rows",)
 
     def _hold(self, index: int) -> Holding:
         name = self.names[index]
@@ -285,6 +302,7 @@ class OwnData:
         with told_of("data.test_set"):
             drop = columns_to_drop({"": wanted.test_set}, wanted.drop, strict=False)[""]
             options = {**wanted.reading(), "drop": drop, "like": self.agreement, "part": True}
+            options["targets"] = self.targets
             found = data.adapt(data.load(wanted.test_set, **options), self._template())
             found = found.seen_as(classes=self.agreement.classes)
         if isinstance(self.constants, Mapping):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from polyfed import data
-from polyfed.data import Agreement, DataSet
+from polyfed.data import Agreement, DataSet, Targets
 from polyfed.errors import ConfigError, DataError, nearest
 from polyfed.federation.roster import why_not_names
 from polyfed.runs.client_names import safe_names
@@ -132,12 +132,14 @@ class Brought:
         return Brought(self.train.seen_as(classes=classes), test, self.fingerprint)
 
 
-def read_brought(sources: Mapping[str, Any], wanted: Data) -> tuple[dict[str, Brought], Agreement]:
+def read_brought(
+    sources: Mapping[str, Any], wanted: Data, targets: Targets
+) -> tuple[dict[str, Brought], Agreement]:
     """What each client brings, with columns and classes in the order that they agree on."""
     drops = columns_to_drop(sources, wanted.drop)
 
     def read(name: str, like: Agreement | None = None, fingerprint: str = "") -> Brought:
-        options = {**wanted.reading(), "drop": drops[name], "like": like, "part": True}
+        options = {**wanted.reading(), "drop": drops[name], "like": like, "part": True, "targets": targets}
         with told_of(f"client '{name}'"):
             sets = [data.load(sources[name], "train", **options)]
             if data.has_split(sources[name], "test"):
@@ -148,7 +150,9 @@ def read_brought(sources: Mapping[str, Any], wanted: Data) -> tuple[dict[str, Br
         return Brought(sets[0], sets[1] if len(sets) > 1 else None, read_as)
 
     found = {name: read(name) for name in sources}
-    agreement = data.agree({name: each.sets for name, each in found.items()}, wanted.classes, wanted.image)
+    agreement = data.agree(
+        {name: each.sets for name, each in found.items()}, wanted.classes, wanted.image, targets
+    )
     for name, each in found.items():
         if each.train.features != agreement.features:
             found[name] = read(name, agreement, each.fingerprint)  # its columns are in another order

@@ -64,7 +64,9 @@ class Run:
         """By round, the clients whose replies spoilt it, with the reasons: it is done again without them."""
         self._soundness = Soundness()
         self._saving_pause = 0.0
-        self._steps = EvaluationSteps(self.method, federation.scored_outputs, self.config.evaluate.metrics)
+        self._steps = EvaluationSteps(
+            self.method, federation.task, federation.scored_outputs, self.config.evaluate.metrics
+        )
         self.program = Program(self.method, {evaluation.NAME: self._steps}, Wire(self.config.wire))
         self._reset()
 
@@ -86,6 +88,7 @@ class Run:
             self.federation.stackable(),
             self.config.evaluate.clients,
             self.config.outliers,
+            self.federation.task,
         )
         roster = self.federation.roster
         scored = scored_clients(self.config, self.federation.seeds, len(roster))
@@ -405,7 +408,7 @@ class Run:
         lines = [line for line in self.directory.history.lines() if "summary" in line]
         if not lines or lines[-1]["round"] != self.round:
             raise RunError(f"{self.path} has no result: in its last round no client could be scored")
-        chosen = metrics.chosen_round(lines)
+        chosen = metrics.chosen_round(lines, self.federation.task)
         by_round = {
             line["round"]: {
                 **line["summary"],

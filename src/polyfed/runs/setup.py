@@ -29,10 +29,11 @@ from polyfed.runs.data_section import TrainAndTest
 from polyfed.runs.evaluation import ClientObserver
 from polyfed.runs.federation import Federation, cohorts_of
 from polyfed.runs.holdings import GIVEN, Holdings
-from polyfed.runs.needs import check_needs
+from polyfed.runs.needs import check_needs, check_task
 from polyfed.runs.own_data import OwnData
 from polyfed.runs.own_sources import own_sources
 from polyfed.seeds import Seeds
+from polyfed.tasks import Task
 
 logger = logging.getLogger(__name__)
 
@@ -65,13 +66,17 @@ class Simulation:
         self.method = method or config.make_method()
         self.seeds = Seeds(config.seed)
         self.device = pick_device(config.device)
+        self.task = config.make_task()
+        check_task(self.method, self.task)
         self.holdings, config = self._hold(config, given_data)
         self.public, self.clients = self.holdings.public, len(self.holdings.names)
         self.classes = len(self.holdings.agreement.classes)
+        self.task, config = self._settle(config)
         self.models = Architectures(
             config,
             self.holdings,
             self.method,
+            self.task,
             seeds=self.seeds,
             device=self.device,
             makers=given_models or {},
@@ -96,6 +101,15 @@ class Simulation:
         config = config.model_copy(update={"data": config.data.brought(clients)})
         alone = not self.method.declared.sends and not pooled
         return OwnData(config, self.seeds, sources, pooled=pooled, alone=alone), config
+
+    def _settle(self, config: RunConfig) -> tuple[Task, RunConfig]:
+        """What is learnt, with all that was left open decided from what all may know; and the config that says it."""
+        public = None if self.public is None or self.public.dataset.labels is None else self.public.labels
+        task = self.task.for_classes(self.holdings.agreement.classes)
+        task = task.settled(self.holdings.training_labels(), public)
+        settings = task.model_dump(mode="json")
+        choice = config.task.model_copy(update={"settings": settings})
+        return task, config.model_copy(update={"task": choice})
 
     def _log(self, samples: NDArray[np.int64]) -> None:
         """Say what was decided."""
@@ -233,6 +247,7 @@ class Simulation:
             model=self.models.build(name, "server model") if name else None,
             architecture=name,
             public=self.public,
+            task=self.task,
         )
 
     # -- what an engine asks of it ---------------------------------------------------------------------------
@@ -245,8 +260,9 @@ class Simulation:
             seeds=self.seeds,
             device=self.device,
             scratch_model=scratch_model,
-            observer=ClientObserver(self.scored_outputs, self.config.evaluate.metrics),
+            observer=ClientObserver(self.scored_outputs, self.config.evaluate.metrics, self.task),
             run_training=self.config.training,
+            run_task=self.task,
             shape=self.models.shape,
             outputs=self.outputs,
             classes=self.classes,
@@ -261,6 +277,7 @@ class Simulation:
             classes=self.classes,
             public=self.public,
             test=self.holdings.whole_test,
+            task=self.task,
         )
 
     def name(self, index: int) -> str:

@@ -1,4 +1,4 @@
-"""A trained model of a run, applied to new data: raw rows or images in, classes and probabilities out."""
+"""A trained model of a run, applied to new data: raw rows or images in, answers out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from polyfed import learn, models
 from polyfed.data import InputForm, read_new_rows
 from polyfed.errors import CheckpointError
 from polyfed.federation.roster import Names
+from polyfed.runs.history import RunRecord
 from polyfed.runs.manifest import RunFiles, read_manifest
+from polyfed.tasks import Tally, Task, Trait
 
 FEW_NAMES = 50  # listed in a message; of more clients only the first and the last
 
@@ -26,27 +28,49 @@ FEW_NAMES = 50  # listed in a message; of more clients only the first and the la
 class Predictions:
     """What a model says of new rows.
 
-    classes: the word of the most probable class of each row.
-    probabilities: rows × classes, float32, each row's sum is 1.
-    words: the word for each column of `probabilities`.
+    answers: of each row: the word of the most probable class; a number; or the words of all classes that it has.
+    columns, table: what else is said of each row, rows × columns: the probability of each class, float32.
+    words: of what was learnt: the classes, or what the number is called.
     rows: what each row is called: its number, or the name of an image's file.
-    labels: the class that each row is said to have, where the new data say it; None for one that is not known.
+    labels: the true answer of each row, where the new data say it; None for one that is not known.
+    task: what was learnt.
     """
 
-    classes: Sequence[str]
-    probabilities: npt.NDArray[np.float32]
+    answers: Sequence[Any]
+    columns: Sequence[str]
+    table: npt.NDArray[np.float32]
     words: Sequence[str]
     rows: Sequence[str]
-    labels: Sequence[str | None] | None = None
+    labels: Sequence[Any] | None
+    task: Task
 
     def __len__(self) -> int:
-        return len(self.classes)
+        return len(self.answers)
 
     @property
-    def score(self) -> tuple[int, int] | None:
-        """How many rows are predicted right, of how many whose class is known; None if no class is known."""
-        pairs = [pair for pair in zip(self.classes, self.labels or (), strict=False) if pair[1] is not None]
-        return (sum(said == true for said, true in pairs), len(pairs)) if pairs else None
+    def classes(self) -> Sequence[Any]:
+        """The word of the most probable class of each row (or all words that it has)."""
+        if Trait.PROBABILITIES not in self.task.traits:
+            raise AttributeError(f"a {self.task.name} gives no classes: use answers")
+        return self.answers
+
+    @property
+    def probabilities(self) -> npt.NDArray[np.float32]:
+        """Of each class, rows × classes; of a classification each row's sum is 1."""
+        if Trait.PROBABILITIES not in self.task.traits:
+            raise AttributeError(f"a {self.task.name} gives no probabilities: use answers")
+        return self.table
+
+    @property
+    def tally(self) -> Tally | None:
+        """[sum, rows] of the task's measure over the rows whose true answer is known; None without any."""
+        pairs = [pair for pair in zip(self.answers, self.labels or (), strict=False) if pair[1] is not None]
+        return self.task.tally_of(*zip(*pairs, strict=True)) if pairs else None
+
+    @property
+    def score(self) -> float | None:
+        """How good the answers are, by the task's measure: accuracy as a share, or an error in the number's unit."""
+        return None if self.tally is None else self.task.value(self.tally)
 
 
 class TrainedModel(nn.Module):
@@ -66,7 +90,7 @@ class TrainedModel(nn.Module):
         return _files(self.polyfed_run).description().agreement.classes
 
     def predict(self, rows: Any, as_client: str | None = None) -> Predictions:
-        """Classes and probabilities of new rows.
+        """What the model says of new rows: classes and probabilities, or numbers.
 
         rows: a CSV or parquet table with the columns of training in any order (others are ignored), an .npz file, an
             image or a folder of images; or an array, a mapping of columns by name, a pair (x, y). All as they come:
@@ -74,7 +98,8 @@ class TrainedModel(nn.Module):
         as_client: the client as whose rows they are normalised. A client's model takes them as that client's; the
             server's, or one that clients share, must be told where each client normalises by its own statistics.
         """
-        return predict(self, form_of(self.polyfed_run, self.polyfed_name, as_client), rows)
+        form = form_of(self.polyfed_run, self.polyfed_name, as_client)
+        return predict(self, form, task_of(self.polyfed_run), rows)
 
 
 def as_trained(model: nn.Module, run: Path, name: str) -> TrainedModel:
@@ -89,7 +114,7 @@ def as_trained(model: nn.Module, run: Path, name: str) -> TrainedModel:
     return model
 
 
-def predict(model: nn.Module, form: InputForm, rows: Any) -> Predictions:
+def predict(model: nn.Module, form: InputForm, task: Task, rows: Any) -> Predictions:
     """What a model says of new rows of this form.
 
     The answer is one of the private classes: outputs that stand for a public set's classes only served to learn.
@@ -97,10 +122,16 @@ def predict(model: nn.Module, form: InputForm, rows: Any) -> Predictions:
     new = read_new_rows(rows, form)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     x = new.inputs(models.memory_format(model)).to(device)
-    logits = learn.predict(model, x)[:, : len(form.classes)].cpu()
-    classes = [form.classes[place] for place in logits.argmax(dim=1).tolist()]
-    probabilities = torch.softmax(logits, dim=1).numpy()
-    return Predictions(classes, probabilities, form.classes, new.names, new.labels)
+    said = task.read(learn.predict(model, x).cpu(), form.classes)
+    labels = None if new.labels is None else task.targets.meant(list(new.labels), form.classes)
+    return Predictions(
+        said.answers, said.columns, said.table.float().numpy(), form.classes, new.names, labels, task
+    )
+
+
+def task_of(run: Path) -> Task:
+    """What the models of a run have learnt."""
+    return RunRecord(run).task
 
 
 def form_of(run: Path, name: str, as_client: str | None = None) -> InputForm:

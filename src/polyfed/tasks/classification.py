@@ -1,0 +1,164 @@
+"""One of several classes for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+
+import torch
+from pydantic import Field, PrivateAttr
+from torch import Tensor
+from torch.nn import functional as F
+
+from polyfed.errors import TaskError, nearest
+from polyfed.tasks import probabilities
+from polyfed.tasks.task import Reading, Tally, Task, Trait, register
+
+ClassWeights: TypeAlias = Literal["balanced"] | dict[str, Annotated[float, Field(gt=0, le=1e6)]]
+
+
+def check_words(weights: ClassWeights | None, classes: Sequence[str]) -> None:
+    """Refuse weights of classes that there are not."""
+    for word in weights if isinstance(weights, dict) else ():
+        if word not in classes:
+            raise TaskError(f"task.class_weights: no class is called '{word:.60}': {nearest(word, classes)}")
+
+
+@register
+class Classification(Task):
+    """Each row is of one of several classes."""
+
+    name = "classification"
+    summary = "one of several classes for each row"
+    measure = "accuracy"
+    unit = "%"
+    traits = frozenset(Trait)
+    most = 1.0
+
+    class_weights: ClassWeights | None = None
+    """By how much rows of each class count in the loss: {benign: 1, malignant: 20}, what is not named counts 1; or
+    balanced, by how rare a class is among the client's own training rows. Nothing of it changes scores."""
+
+    _weights: Tensor | None = PrivateAttr(default=None)
+    """Of the classes, as one client counts them."""
+    _words: tuple[str, ...] = PrivateAttr(default=())
+
+    def for_classes(self, classes: Sequence[str]) -> Self:
+        check_words(self.class_weights, classes)
+        found = self.model_copy()
+        found._words = tuple(classes)
+        return found
+
+    def for_labels(self, labels: Tensor) -> Self:
+        weights: Tensor | None = None
+        if isinstance(self.class_weights, dict):
+            weights = torch.tensor([self.class_weights.get(word, 1.0) for word in self._words])
+        elif self.class_weights == "balanced" and len(labels):
+            counts = torch.bincount(labels.cpu(), minlength=len(self._words)).float()
+            present = int((counts > 0).sum())
+            weights = torch.where(counts > 0, len(labels) / (present * counts.clamp(min=1)), 1.0)
+        if weights is None:
+            return self
+        found = self.model_copy()
+        found._weights = weights
+        return found
+
+    @property
+    def is_weighted(self) -> bool:
+        return self.class_weights is not None
+
+    def loss(self, outputs: Tensor, labels: Tensor, *, each: bool = False) -> Tensor:
+        weights = self._weights
+        if weights is not None:
+            # Outputs that stand for a public set's classes come behind the private ones, and count 1.
+            weights = F.pad(weights, (0, outputs.shape[1] - len(weights)), value=1.0).to(outputs.device)
+        return F.cross_entropy(outputs, labels, weight=weights, reduction="none" if each else "mean")
+
+    def answer(self, outputs: Tensor, temperature: float = 1.0) -> Tensor:
+        return probabilities.soften(outputs, temperature)
+
+    def divergence(self, outputs: Tensor, answer: Tensor, temperature: float = 1.0) -> Tensor:
+        return probabilities.kl(outputs, answer, temperature)
+
+    def soft_loss(self, outputs: Tensor, answer: Tensor, temperature: float = 1.0) -> Tensor:
+        return probabilities.cross_entropy(outputs, answer, temperature)
+
+    def sure(self, labels: Tensor, outputs: int) -> Tensor:
+        return F.one_hot(labels, outputs).float()
+
+    def sharpened(self, answer: Tensor, temperature: float) -> Tensor:
+        return probabilities.soften(answer, temperature)
+
+    def entropy(self, answer: Tensor) -> Tensor:
+        return probabilities.entropy(answer)
+
+    def is_answer(self, table: Tensor) -> bool:
+        return probabilities.are_probabilities(table)
+
+    def chosen(self, outputs: Tensor) -> Tensor:
+        """The number of the class that outputs say."""
+        return outputs.argmax(dim=1)
+
+    def tally(self, outputs: Tensor, labels: Tensor) -> Tally:
+        right = (self.chosen(outputs) == labels) & ~outputs.amax(dim=1).isnan()
+        return [int(right.sum()), len(labels)]
+
+    def admits(self, tally: Any) -> bool:
+        return super().admits(tally) and type(tally[0]) is int
+
+    def chance(self, classes: int) -> float | None:
+        return 1 / classes
+
+    def read(self, outputs: Tensor, words: Sequence[str]) -> Reading:
+        outputs = outputs[:, : len(words)]
+        answers = [words[place] for place in self.chosen(outputs).tolist()]
+        return Reading(answers, [f"p({word})" for word in words], torch.softmax(outputs, dim=1))
+
+    def tally_of(self, said: Sequence[Any], true: Sequence[Any]) -> Tally:
+        return [sum(bool(one == other) for one, other in zip(said, true, strict=True)), len(true)]
+
+    def told(self, tally: Tally) -> str:
+        return f"{self.measure} {self.shown(self.value(tally))} % ({tally[0]} of {tally[1]} rows)"
+
+
+@register
+class Binary(Classification):
+    """One of two classes, of which one is looked for."""
+
+    name = "binary"
+    summary = "one of two classes for each row, by a threshold"
+    traits: ClassVar[frozenset[Trait]] = frozenset(Trait) - {Trait.MANY_CLASSES}
+
+    positive: str | None = None
+    """The class that is looked for; the second one by default."""
+    threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """The probability of that class from which on it is the answer."""
+
+    def for_classes(self, classes: Sequence[str]) -> Self:
+        if len(classes) != 2:
+            raise TaskError(
+                f"task=binary: the data have {len(classes)} classes ({', '.join(classes[:8])}), and two are needed:"
+                " set task=classification"
+            )
+        if self.positive is not None and self.positive not in classes:
+            raise TaskError(
+                f"task.positive: no class is called '{self.positive:.60}': {nearest(self.positive, classes)}"
+            )
+        return super().for_classes(classes)
+
+    @property
+    def positive_place(self) -> int:
+        """The output of the class that is looked for."""
+        return 1 if self.positive is None or not self._words else self._words.index(self.positive)
+
+    def chosen(self, outputs: Tensor) -> Tensor:
+        place = self.positive_place
+        found = torch.softmax(outputs[:, :2], dim=1)[:, place] >= self.threshold
+        return torch.where(found, place, 1 - place)
+
+    def read(self, outputs: Tensor, words: Sequence[str]) -> Reading:
+        own = self if self._words else self.for_classes(words)
+        return super(Binary, own).read(outputs, words)
+
+
+CLASSIFICATION = Classification()

@@ -1,0 +1,130 @@
+"""Several classes at once: each is there or not, whatever the others are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Self
+
+import torch
+from pydantic import Field, PrivateAttr
+from torch import Tensor
+from torch.nn import functional as F
+
+from polyfed.data import SEVERAL_LABELS
+from polyfed.tasks import probabilities
+from polyfed.tasks.classification import ClassWeights, check_words
+from polyfed.tasks.task import Reading, Tally, Task, Trait, register
+
+
+@register
+class MultiLabel(Task):
+    """Each row has any number of classes; each class is a question of its own.
+
+    Losses and divergences are sums over the classes, as those of a classification are.
+    """
+
+    name = "multilabel"
+    summary = "any number of classes for each row"
+    measure = "F1 of a row"
+    unit = "%"
+    traits = frozenset({Trait.TABLE, Trait.PROBABILITIES})
+    targets = SEVERAL_LABELS
+    most = 1.0
+
+    threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """The probability from which on a class is said to be there."""
+    class_weights: ClassWeights | None = None
+    """By how much a row that has a class counts in the loss of that class: {crack: 20}, what is not named counts 1; or
+    balanced, by how rare it is among the client's own training rows. Nothing of it changes scores."""
+
+    _weights: Tensor | None = PrivateAttr(default=None)
+    _words: tuple[str, ...] = PrivateAttr(default=())
+
+    def for_classes(self, classes: Sequence[str]) -> Self:
+        check_words(self.class_weights, classes)
+        found = self.model_copy()
+        found._words = tuple(classes)
+        return found
+
+    def for_labels(self, labels: Tensor) -> Self:
+        weights: Tensor | None = None
+        if isinstance(self.class_weights, dict):
+            weights = torch.tensor([self.class_weights.get(word, 1.0) for word in self._words])
+        elif self.class_weights == "balanced" and len(labels):
+            has = labels.cpu().sum(dim=0)
+            weights = torch.where(has > 0, (len(labels) - has) / has.clamp(min=1), 1.0).clamp(min=1e-3)
+        if weights is None:
+            return self
+        found = self.model_copy()
+        found._weights = weights
+        return found
+
+    @property
+    def is_weighted(self) -> bool:
+        return self.class_weights is not None
+
+    def loss(self, outputs: Tensor, labels: Tensor, *, each: bool = False) -> Tensor:
+        weights = None if self._weights is None else self._weights.to(outputs.device)
+        rows = F.binary_cross_entropy_with_logits(
+            outputs, labels.to(outputs.dtype), pos_weight=weights, reduction="none"
+        ).sum(dim=1)
+        return rows if each else rows.mean()
+
+    def answer(self, outputs: Tensor, temperature: float = 1.0) -> Tensor:
+        return torch.sigmoid(outputs / temperature)
+
+    def divergence(self, outputs: Tensor, answer: Tensor, temperature: float = 1.0) -> Tensor:
+        """KL(teacher ‖ student) of each class being there or not."""
+        answer = answer.detach()
+        return self.soft_loss(outputs, answer, temperature) - self.entropy(answer).mean()
+
+    def soft_loss(self, outputs: Tensor, answer: Tensor, temperature: float = 1.0) -> Tensor:
+        target = answer.detach().clamp(0, 1)
+        each = F.binary_cross_entropy_with_logits(outputs / temperature, target, reduction="none")
+        return each.sum(dim=1).mean()
+
+    def sure(self, labels: Tensor, outputs: int) -> Tensor:
+        return labels.float()
+
+    def sharpened(self, answer: Tensor, temperature: float) -> Tensor:
+        """softmax of p / T and (1 − p) / T, for each class."""
+        return torch.sigmoid((2 * answer - 1) / temperature)
+
+    def entropy(self, answer: Tensor) -> Tensor:
+        return probabilities.entropy(answer) + probabilities.entropy((1 - answer).clamp(min=0))
+
+    def is_answer(self, table: Tensor) -> bool:
+        return probabilities.are_in_range(table)
+
+    def examples(self, rows: int, outputs: int, stream: torch.Generator) -> Tensor:
+        return torch.randint(2, (rows, outputs), generator=stream).float()
+
+    def tally(self, outputs: Tensor, labels: Tensor) -> Tally:
+        """The mean over rows of 2 |said and true| / (|said| + |true|); 1 where both are empty."""
+        said, true = torch.sigmoid(outputs) >= self.threshold, labels > 0
+        sizes = said.sum(dim=1) + true.sum(dim=1)
+        rows = torch.where(sizes > 0, 2 * (said & true).sum(dim=1) / sizes.clamp(min=1), 1.0).double()
+        rows = torch.where(outputs.isnan().any(dim=1), 0.0, rows)
+        return [float(rows.sum()), len(labels)]
+
+    def admits(self, tally: Any) -> bool:
+        return super().admits(tally) and type(tally[0]) is float
+
+    def read(self, outputs: Tensor, words: Sequence[str]) -> Reading:
+        shares = torch.sigmoid(outputs)
+        said = (shares >= self.threshold).tolist()
+        answers = [tuple(word for word, one in zip(words, row, strict=True) if one) for row in said]
+        return Reading(answers, [f"p({word})" for word in words], shares)
+
+    def answer_title(self, words: Sequence[str]) -> str:
+        return "classes"
+
+    def as_told(self, answer: Any) -> str:
+        return " ".join(answer)
+
+    def tally_of(self, said: Sequence[Any], true: Sequence[Any]) -> Tally:
+        found = 0.0
+        for one, other in zip(said, true, strict=True):
+            size = len(one) + len(other)
+            found += 2 * len(set(one) & set(other)) / size if size else 1.0
+        return [found, len(true)]
