@@ -29,7 +29,7 @@ from polyfed.runs.history import RunRecord
 from polyfed.runs.manifest import CONFIG, HISTORY, MODELS, SUMMARY, RunFiles, read_manifest
 from polyfed.runs.rounds import Listener, Run
 from polyfed.runs.setup import set_up
-from polyfed.runs.trained import TrainedModel, as_trained, few
+from polyfed.runs.trained import TrainedModel, as_trained, few, task_of
 
 Models = Mapping[str, ModelMaker] | Sequence[ModelMaker]
 
@@ -201,6 +201,7 @@ def load_model(
     files = RunFiles(folder, read_manifest(folder))
     if not files.finished:
         raise CheckpointError(f"{folder} has not finished: `polyfed resume {folder}` goes on with it")
+    task = task_of(folder, trust)
     file = _model_file(files, name)
     data = files.model(file)
     where = folder / MODELS / file
@@ -218,7 +219,7 @@ def load_model(
     except (MessageError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{where} holds no model of polyfed's: {describe(error)}") from None
     model.eval()
-    return as_trained(model, folder, name)
+    return as_trained(model, folder, name, task)
 
 
 def _check_given_again(wanted: ModelsSection, given: Mapping[str, ModelMaker]) -> None:

@@ -98,8 +98,16 @@ Pair = Annotated[tuple[Means, Deviations], Strict(False)]
 """Normalisation constants: a mean and a deviation for each channel or feature; a tuple is a list in JSON."""
 
 
+class Measured(_Part):
+    """How scores are shown, for readers that do not run the code of a task of the user's own."""
+
+    measure: Annotated[str, Field(max_length=100)]
+    unit: Annotated[str, Field(max_length=40)]
+    smaller_is_better: bool
+
+
 class Description(_Part):
-    """What the data are: `data.json`."""
+    """What the data are, and what is learnt of them: `data.json`."""
 
     clients: list[str] | None
     partition_column: str | None
@@ -113,6 +121,7 @@ class Description(_Part):
     label_columns: list[str]
     image: str | None
     whole_test: WholeTest
+    measure: Measured
     fingerprints: dict[str, str]
 
     @model_validator(mode="after")

@@ -204,6 +204,11 @@ class Simulation:
             **asdict(held.agreement),
             "constants": held.constants,
             "whole_test": held.whole_test_is,
+            "measure": {
+                "measure": self.task.measure,
+                "unit": self.task.shown_unit,
+                "smaller_is_better": self.task.smaller_is_better,
+            },
             "fingerprints": held.fingerprints,
         }
 

@@ -17,6 +17,7 @@ from polyfed import learn, models
 from polyfed.data import InputForm, read_new_rows
 from polyfed.errors import CheckpointError
 from polyfed.federation.roster import Names
+from polyfed.runs.config import RunConfig
 from polyfed.runs.history import RunRecord
 from polyfed.runs.manifest import RunFiles, read_manifest
 from polyfed.tasks import Tally, Task, Trait
@@ -82,6 +83,7 @@ class TrainedModel(nn.Module):
 
     polyfed_run: Path
     polyfed_name: str
+    polyfed_task: Task
 
     # Not a property: where a model has set an attribute of that name, that one is found first.
     @functools.cached_property
@@ -99,10 +101,10 @@ class TrainedModel(nn.Module):
             server's, or one that clients share, must be told where each client normalises by its own statistics.
         """
         form = form_of(self.polyfed_run, self.polyfed_name, as_client)
-        return predict(self, form, task_of(self.polyfed_run), rows)
+        return predict(self, form, self.polyfed_task, rows)
 
 
-def as_trained(model: nn.Module, run: Path, name: str) -> TrainedModel:
+def as_trained(model: nn.Module, run: Path, name: str, task: Task) -> TrainedModel:
     """The same model with what `TrainedModel` adds; attributes and methods of its own stay as they are."""
     layers = (*model.named_children(), *model.named_parameters(), *model.named_buffers())
     if {name for name, _ in layers} & {"classes", "predict"}:  # a class's attributes would hide these
@@ -110,6 +112,7 @@ def as_trained(model: nn.Module, run: Path, name: str) -> TrainedModel:
     model.__class__ = _trained_kind(type(model))
     model.polyfed_run = run.absolute()  # type: ignore[assignment]
     model.polyfed_name = name  # type: ignore[assignment]
+    model.polyfed_task = task  # type: ignore[assignment]
     assert isinstance(model, TrainedModel)
     return model
 
@@ -129,9 +132,15 @@ def predict(model: nn.Module, form: InputForm, task: Task, rows: Any) -> Predict
     )
 
 
-def task_of(run: Path) -> Task:
-    """What the models of a run have learnt."""
-    return RunRecord(run).task
+def task_of(run: Path, trust: models.Trust = ()) -> Task:
+    """What the models of a run have learnt.
+
+    trust: modules whose code may be run, where that is a class of one of them.
+    """
+    record = RunRecord(run)
+    config = RunConfig.model_validate(record.config)
+    models.check_trusted([config.task.name], trust, run)
+    return config.make_task().for_classes(_files(run).description().classes)
 
 
 def form_of(run: Path, name: str, as_client: str | None = None) -> InputForm:

@@ -5,6 +5,7 @@ from polyfed.tasks.multilabel import MultiLabel
 from polyfed.tasks.probabilities import cross_entropy, entropy, kl, soften
 from polyfed.tasks.regression import Regression
 from polyfed.tasks.task import Reading, Tally, Task, Trait, find, lacking, register, registered
+from polyfed.tasks.told import ToldTask
 
 __all__ = [
     "CLASSIFICATION",
@@ -15,6 +16,7 @@ __all__ = [
     "Regression",
     "Tally",
     "Task",
+    "ToldTask",
     "Trait",
     "cross_entropy",
     "entropy",

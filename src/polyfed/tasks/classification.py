@@ -106,8 +106,9 @@ class Classification(Task):
     def admits(self, tally: Any) -> bool:
         return super().admits(tally) and type(tally[0]) is int
 
-    def chance(self, classes: int) -> float | None:
-        return 1 / classes
+    def blind(self, labels: Tensor) -> float:
+        """The share of the most frequent class."""
+        return float(torch.bincount(labels).max() / len(labels))
 
     def read(self, outputs: Tensor, words: Sequence[str]) -> Reading:
         outputs = outputs[:, : len(words)]

@@ -184,9 +184,9 @@ class Task(BaseModel, ABC):
         """A score in its unit: a share in per cent."""
         return 100 * value if self.unit == "%" else value
 
-    def chance(self, classes: int) -> float | None:
-        """The score of an answer that looks at nothing; None where the data alone say it."""
-        return None
+    @abstractmethod
+    def blind(self, labels: Tensor) -> float:
+        """The score that is best without looking at a row: knowing these labels, but not whose they are."""
 
     @property
     def shown_unit(self) -> str:

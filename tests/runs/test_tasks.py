@@ -1,0 +1,247 @@
+"""Runs that learn something else than one class for each row: set-up, scores, directions, predictions, refusals."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_diabetes
+from tests.conftest import Command
+
+import polyfed
+from polyfed.errors import DataError, MethodError, ModelError, TaskError
+from polyfed.federation.method import registered
+from polyfed.learn import Training
+from polyfed.runs.checkpoint import read_lines
+from polyfed.runs.history import RunRecord
+from polyfed.testing import result_of
+
+NAMES = ("north", "south", "west")
+SCALE = {"name": "regression", "scale": {"mean": 150, "std": 75}, "unit_name": "mg"}
+
+
+def diabetes() -> tuple[Any, Any]:
+    return load_diabetes(return_X_y=True, scaled=False)  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def clinics(tmp_path: Path) -> dict[str, Any]:
+    """Three files, each with its columns in another order."""
+    x, y = diabetes()
+    for place, name in enumerate(NAMES):
+        columns = {f"c{column}": x[place::3, column] for column in range(10)} | {"target": y[place::3]}
+        order = sorted(columns, reverse=place == 1)
+        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(order)
+            writer.writerows(zip(*(columns[column] for column in order), strict=True))
+    return {
+        "task": SCALE,
+        "rounds": 6,
+        "data": {"clients": {name: str(tmp_path / f"{name}.csv") for name in NAMES}},
+        "models": {"names": ["mlp-small"]},
+        "training": {"lr": 0.02},
+    }
+
+
+def test_numbers_are_learnt_from_files_and_their_errors_are_in_their_own_unit(
+    clinics: dict[str, Any], tmp_path: Path
+) -> None:
+    done = [
+        polyfed.run(clinics, method="fedavg", out=tmp_path / str(workers), workers=workers)
+        for workers in (1, 2)
+    ]
+    assert result_of(done[0].path) == result_of(done[1].path)
+    own = done[0].summary["last"]["own"]
+    assert 40 < own["best"] < own["mean"] < own["worst"] < 75  # the spread of the numbers is 77
+    line = list(read_lines(done[0].path / "history.jsonl"))[-1]
+    total, rows = line["clients"]["north"]["own"]
+    y = diabetes()[1]
+    held = done[0].federation.holdings.of(0).test
+    said = polyfed.load_model(done[0].path, "north").predict((held.raw, held.labels), as_client="north")
+    assert said.score == pytest.approx(math.sqrt(total / rows), rel=1e-5)
+    assert said.tally is not None and said.tally[1] == rows == len(held)
+    assert np.abs(np.array(said.answers) - y.mean()).max() < 200  # not on the scale of learning
+
+
+def test_the_chosen_round_is_the_one_with_the_smallest_error(clinics: dict[str, Any], tmp_path: Path) -> None:
+    done = polyfed.run(clinics, method="local", out=tmp_path / "run", workers=1)
+    lines = [line for line in read_lines(done.path / "history.jsonl") if "summary" in line]
+    best = min(lines, key=lambda line: (line["summary"]["validation"], line["round"]))
+    assert done.summary["chosen"]["round"] == best["round"]
+    assert done.summary["last"]["wlp"] == done.summary["last"]["own"]["worst"]
+
+
+def test_a_stopped_regression_goes_on_as_if_nothing_had_been(clinics: dict[str, Any], tmp_path: Path) -> None:
+    whole = polyfed.run(clinics, method="local", out=tmp_path / "whole", workers=1)
+    part = polyfed.prepare(clinics, method="local", out=tmp_path / "part", workers=1)
+    part.go(lambda run: run.stop() if run.round == 2 else None)
+    part.close()
+    assert result_of(polyfed.resume(part.path, workers=2).path) == result_of(whole.path)
+
+
+def test_predict_writes_numbers_and_their_error(
+    clinics: dict[str, Any], tmp_path: Path, command: Command
+) -> None:
+    done = polyfed.run(clinics, method="local", out=tmp_path / "run", workers=1)
+    said = command("predict", done.path, tmp_path / "south.csv", "--client", "south")
+    assert said.code == 0
+    header, first, *_ = said.out.splitlines()
+    assert header == "row,target" and 0 < float(first.split(",")[1]) < 400
+    assert "RMSE " in said.err and " mg (147 rows)" in said.err
+    with pytest.raises(AttributeError, match="a regression gives no classes: use answers"):
+        _ = polyfed.load_model(done.path, "south").predict(str(tmp_path / "south.csv")).classes
+
+
+# -- the scale is agreed ---------------------------------------------------------------------------------------
+
+
+def test_a_scale_is_given_or_of_public_rows_and_never_pooled_in_silence(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"task": "regression", "rounds": 1, "data": {"clients": 3}}
+    with pytest.raises(
+        TaskError, match=r"clients must agree on the scale .* task.scale=\{mean: 150, std: 80\}"
+    ):
+        polyfed.run(config, method="local", data=diabetes(), out=tmp_path / "a")
+    x, y = diabetes()
+    for scale, mean in (("pooled", y.mean()), ("none", 0.0)):
+        task = {"name": "regression", "scale": scale}
+        done = polyfed.run(
+            config,
+            task=task,
+            method="local",
+            data=(x, y),
+            out=tmp_path / scale,
+            workers=1,
+            training={"lr": 1e-6},
+        )
+        assert done.config.task.settings["scale"]["mean"] == pytest.approx(mean, rel=1e-5)
+    config["data"] = {"clients": 3, "public": {"source": "share", "share": 0.3}}
+    done = polyfed.run(config, method="local", data=(x, y), out=tmp_path / "public", workers=1)
+    public = done.federation.holdings.public
+    assert public is not None
+    assert done.config.task.settings["scale"]["mean"] == pytest.approx(float(public.labels.mean()), rel=1e-5)
+    kept = RunRecord(done.path).config["task"]
+    assert kept["scale"] == done.config.task.settings["scale"]  # decided once, and part of the run
+
+
+def test_pooling_is_refused_where_each_client_has_its_own(clinics: dict[str, Any], tmp_path: Path) -> None:
+    task = {"name": "regression", "scale": "pooled"}
+    with pytest.raises(TaskError, match="pooled needs everybody's labels in one place"):
+        polyfed.run({**clinics, "task": task}, method="local", out=tmp_path / "run")
+
+
+# -- what does not go together ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", registered())
+@pytest.mark.parametrize("task", ["binary", "multilabel", "regression"])
+def test_a_method_that_makes_no_sense_is_refused_before_there_is_a_folder(
+    method: str, task: str, tmp_path: Path
+) -> None:
+    kind = registered()[method]
+    declared = kind(kind.Settings(), Training()).declared
+    if task in declared.task_names:
+        return
+    with pytest.raises(MethodError, match=f"{method} is not for task={task}: it needs .*local") as told:
+        polyfed.run(method=method, task=task, data=diabetes(), out=tmp_path / "run")
+    assert "\n" not in str(told.value) and not (tmp_path / "run").exists()
+
+
+def test_a_refusal_names_the_setting_that_does_without(tmp_path: Path) -> None:
+    with pytest.raises(MethodError, match=r"set method\.ensemble=mean, or use"):
+        polyfed.run(method="fedkem", task="regression", data=diabetes(), out=tmp_path / "run")
+    with pytest.raises(MethodError, match=r"set method\.lwof=null, or use"):
+        method = {"name": "fedmd", "lwof": {"temperature": 2}}
+        polyfed.run(method=method, task="regression", data=diabetes(), out=tmp_path / "run")
+    with pytest.raises(MethodError, match=r"method.distil.temperature softens probabilities.*leave it at 1"):
+        method = {"name": "fedmd", "distil": {"temperature": 2}}
+        polyfed.run(method=method, task="regression", data=diabetes(), out=tmp_path / "run")
+
+
+def test_data_and_models_must_fit_the_task(tmp_path: Path) -> None:
+    x, y = diabetes()
+    with pytest.raises(TaskError, match=r"task=binary: the data have 3 classes \(0, 1, 2\)"):
+        polyfed.run(task="binary", data=(x, np.arange(len(x)) % 3), out=tmp_path / "a")
+    with pytest.raises(DataError, match="one class for each row: set task=classification"):
+        polyfed.run(task="regression", out=tmp_path / "b")
+    task = {"name": "regression", "scale": "none"}
+    with pytest.raises(
+        ModelError, match="model 'net' has 2 outputs, but a regression of value has 1: give it 1"
+    ):
+        polyfed.run(
+            task=task,
+            data=(x, y),
+            models={"net": lambda: polyfed.models.build("mlp-small", (10,), 2)},
+            out=tmp_path / "c",
+        )
+
+
+def test_the_command_line_tells_it_in_one_line(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("method: dsfl\ntask: regression\n")
+    said = command("run", file)
+    assert said.code == 2 and said.err.count("\n") == 1
+    assert "dsfl is not for task=regression: it needs answers that are probabilities" in said.err
+
+
+# -- class weights ---------------------------------------------------------------------------------------------
+
+
+def imbalanced() -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1500, 6)).astype(np.float32)
+    return x, ((x[:, 0] + x[:, 1] + 0.5 * rng.normal(size=1500)) > 2.7).astype(np.int64)  # about 3 %
+
+
+def test_class_weights_find_more_of_a_rare_class(tmp_path: Path) -> None:
+    x, y = imbalanced()
+    assert 0.02 < y.mean() < 0.06
+    found = {}
+    for weights in (None, "balanced"):
+        done = polyfed.run(
+            {"method": "fedavg", "rounds": 5, "data": {"clients": 3, "partition": {"kind": "iid"}}},
+            task={"name": "binary", "class_weights": weights},
+            data=(x, y),
+            out=tmp_path / str(weights),
+            workers=1,
+        )
+        said = polyfed.load_model(done.path, "client-0").predict(x)
+        found[weights] = np.mean([word == "1" for word, true in zip(said.classes, y, strict=True) if true])
+    assert found["balanced"] > found[None] + 0.1
+
+
+@pytest.mark.parametrize("task", ["classification", "binary", "multilabel"])
+def test_weighted_clients_that_ask_for_a_stack_learn_as_one_by_one(task: str, tmp_path: Path) -> None:
+    x, y = imbalanced()
+    labels = np.stack([y, 1 - y], axis=1) if task == "multilabel" else y
+    models = []
+    for stack in (1, 3):
+        done = polyfed.run(
+            {"method": "fedavg", "rounds": 2, "data": {"clients": 3}, "models": {"names": ["mlp-small"]}},
+            task={"name": task, "class_weights": "balanced"},
+            data=(x, labels),
+            stack=stack,
+            out=tmp_path / str(stack),
+            workers=stack,
+        )
+        models.append(result_of(done.path)["models"])
+    assert models[0] == models[1]
+
+
+# -- directories from anybody ----------------------------------------------------------------------------------
+
+
+def test_a_forged_score_that_no_task_has_is_refused(
+    clinics: dict[str, Any], tmp_path: Path, command: Command
+) -> None:
+    done = polyfed.run(clinics, method="local", out=tmp_path / "run", workers=1)
+    data = json.loads((done.path / "data.json").read_text())
+    assert data["measure"] == {"measure": "RMSE", "unit": "mg", "smaller_is_better": True}
+    text = (done.path / "data.json").read_text()
+    (done.path / "data.json").write_text(text.replace('"RMSE"', "7"))
+    assert command("show", done.path).code == 2

@@ -1,0 +1,55 @@
+"""Tasks by name; mistakes in them in one line, before anything is run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from polyfed import tasks
+from polyfed.errors import TaskError, UserError
+from polyfed.runs.config import read_config
+from polyfed.tasks import Task, Trait
+
+
+def test_the_known_tasks() -> None:
+    assert list(tasks.registered()) == ["classification", "binary", "multilabel", "regression"]
+    with pytest.raises(TaskError, match="a task named 'binary' is registered already"):
+        tasks.register(tasks.registered()["binary"])
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        ("regresion", "unknown task 'regresion'; did you mean 'regression'"),
+        ({"name": "binary", "treshold": 0.3}, "task.treshold: unknown key, did you mean 'threshold'"),
+        ({"name": "binary", "threshold": 1.5}, "task.threshold"),
+        ({"name": "regression", "scale": {"mean": 1, "std": 0}}, "std"),
+        ({"name": "classification", "class_weights": {"a": 0}}, "class_weights"),
+        ("json:loads", "task 'json:loads' is not a class of"),
+        ("no_module_of_this_name:Tagging", "cannot be loaded: .*No module named"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(task: Any, reason: str) -> None:
+    with pytest.raises(UserError, match=reason) as told:
+        read_config({"task": task}).make_task()
+    assert "\n" not in str(told.value)
+
+
+def test_a_run_file_that_is_only_read_runs_nobodys_code() -> None:
+    assert (
+        read_config({"task": "no_module_of_this_name:Tagging"}).task.name == "no_module_of_this_name:Tagging"
+    )
+
+
+def test_what_a_method_needs_of_a_task() -> None:
+    lacking = {
+        name: tasks.lacking(kind(), {Trait.PROBABILITIES: ""}) for name, kind in tasks.registered().items()
+    }
+    assert lacking == {
+        "classification": None,
+        "binary": None,
+        "multilabel": None,
+        "regression": Trait.PROBABILITIES,
+    }
+    assert issubclass(tasks.find("regression"), Task)
