@@ -124,7 +124,10 @@ class Trial:
         for key, value in config.items():
             both = isinstance(content.get(key), dict) and isinstance(value, Mapping)
             content[key] = {**content[key], **value} if both else value
+        if "optimiser" in config.get("training", {}) and "momentum" not in config["training"]:
+            del content["training"]["momentum"]
         self.config = read_config({**content, "method": "local"})
+        self.settings = learn.over_rounds(self.settings, self.config.rounds)
 
     def federation(self, method: type[Method] | None = None, config: RunConfig | None = None) -> Federation:
         """The federation, with the method or a variant of it, whether it is registered or not."""

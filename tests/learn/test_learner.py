@@ -120,7 +120,7 @@ def test_a_gradient_is_clipped_as_a_whole() -> None:
 
 def test_the_rate_falls_along_a_cosine() -> None:
     model = line()
-    learner = Learner(model, Training(epochs=1, lr=0.4), cosine_steps=4)
+    learner = Learner(model, Training(epochs=1, lr=0.4, within={"kind": "cosine"}), total=4)
     places = [0.0]
     for _ in range(4):
         learner.step(model.weight.sum())

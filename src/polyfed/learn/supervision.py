@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polyfed.learn.learner import Learner, batches
+from polyfed.learn.learner import Learner, batch_count, batches, row_weights
 from polyfed.learn.training import Training
 from polyfed.models import features_and_logits
 
@@ -48,8 +48,9 @@ def supervised(
     `memory` is where the optimiser's moments are kept between calls if the settings say so. The model is left
     in training mode. Without samples nothing is done. `correction` is added to every gradient (see `Learner`).
     """
-    learner = Learner(model, training, memory, correction=correction)
-    for rows, batch in batches(x, training, generator, model):
+    total = batch_count(len(x), training, model)
+    learner = Learner(model, training, memory, total=total, correction=correction)
+    for rows, batch in batches(x, training, generator, model, weights=row_weights(y, training)):
         if isinstance(extra, FeatureLoss):
             features, logits = features_and_logits(model, batch)
             loss = F.cross_entropy(logits, y[rows]) + extra.loss(model, rows, batch, logits, features)

@@ -27,10 +27,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polyfed import learn
+from polyfed.errors import MethodError
 from polyfed.federation import (
     LABELS,
     Client,
     Declaration,
+    FederationFacts,
     Fields,
     Fleet,
     Kind,
@@ -74,6 +76,13 @@ class Cronus(Method):
             final_stage="updated",
             tasks=LABELS,
         )
+
+    def check(self, federation: FederationFacts) -> None:
+        if self.training.sampling != "all":
+            raise MethodError(
+                "cronus trains on a client's own rows and on public ones at once, whose classes nobody knows: set"
+                " training.sampling=all"
+            )
 
     @client_step
     def initialise(self, me: Client) -> Fields:

@@ -27,10 +27,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polyfed import learn
+from polyfed.errors import MethodError
 from polyfed.federation import (
     LABELS,
     Client,
     Declaration,
+    FederationFacts,
     Fields,
     Fleet,
     Indices,
@@ -99,10 +101,23 @@ class FedH2L(Method):
             tasks=LABELS,
         )
 
+    def check(self, federation: FederationFacts) -> None:
+        if not learn.steps_alike(self.training):
+            raise MethodError(
+                f"fedh2l steps along all weights as one vector, and {self.training.optimiser} goes by the shape of each"
+                " tensor: set training.optimiser to another, such as adam"
+            )
+        if self.training.within.changes:
+            raise MethodError(
+                "fedh2l makes single steps, by one learning rate in each round: set training.within=constant"
+                " (training.schedule changes it from round to round)"
+            )
+
     @client_step
     def local_step(self, me: Client) -> Fields:
         x, y = me.tensors(me.train)
-        rows, batch = learn.draw_batch(x, me.training, me.rng("batch"), me.rng("augment"))
+        weights = learn.row_weights(y, me.training)
+        rows, batch = learn.draw_batch(x, me.training, me.rng("batch"), me.rng("augment"), weights)
         loss = F.cross_entropy(learn.logits_of(me.model, batch), y[rows])
         local = learn.flat_gradient(loss, me.model)
         learn.flat_step(me.model, local, me.training, me.memory)

@@ -23,6 +23,16 @@ def check_steps(training: Training, method: str) -> None:
         raise MethodError(f"{reason}: set training.optimiser=sgd, not {training.optimiser}")
     if training.keep_optimiser:
         raise MethodError(f"{reason}, begun anew in every round: set training.keep_optimiser=false")
+    check_rate(training, method)
+
+
+def check_rate(training: Training, method: str) -> None:
+    """Refuse settings with which a round has no single learning rate, for methods that divide a client's way by it."""
+    if training.within.changes:
+        raise MethodError(
+            f"{method} divides a client's way by its learning rate, which must be one in each round: set"
+            " training.within=constant (training.schedule changes it from round to round)"
+        )
 
 
 def train(
@@ -46,10 +56,11 @@ def train(
 def train_together(us: Sequence[Client], extras: Sequence[LocalLoss | None] | None = None) -> bool:
     """The same for several clients of one architecture at once; False, and nothing done, if that cannot be.
 
-    A loss that is added can be stacked only if it says how (see `learn.can_stack_loss`).
+    A loss that is added can be stacked only if it says how (see `learn.can_stack_loss`), and of training settings those
+    that `learn.can_stack` knows.
     """
     added = list(extras or [None] * len(us))
-    if not all(learn.can_stack_loss(extra) for extra in added):
+    if not learn.can_stack(us[0].training) or not all(learn.can_stack_loss(extra) for extra in added):
         return False
     learn.supervised_together(
         [me.model for me in us],
