@@ -121,11 +121,12 @@ class Trial:
             content["models"]["features"] = 32
         if Need.SERVER_MODEL in needs:
             content["models"]["server"] = "cnn-small"
+        training = config.get("training")
+        if isinstance(training, Mapping) and training.get("optimiser", "sgd") != "sgd":
+            del content["training"]["momentum"]  # which others may not have
         for key, value in config.items():
             both = isinstance(content.get(key), dict) and isinstance(value, Mapping)
             content[key] = {**content[key], **value} if both else value
-        if "optimiser" in config.get("training", {}) and "momentum" not in config["training"]:
-            del content["training"]["momentum"]
         self.config = read_config({**content, "method": "local"})
         self.settings = learn.over_rounds(self.settings, self.config.rounds)
 

@@ -71,7 +71,7 @@ def _spelt(name: str) -> str:
     known = {each.lower(): each for each in _classes()} | {each: each for each in FUSED}
     found = known.get(name.lower())
     if found in UNFIT:
-        raise ValueError(f"{found} cannot train here: {UNFIT[found]}")
+        raise ValueError(f"with {found} no model can be trained here: {UNFIT[found]}")
     if found is None:
         usable = [each for each in known.values() if each not in UNFIT]
         raise ValueError(f"unknown optimiser '{name:.60}', {nearest(name, usable)}")
@@ -97,7 +97,7 @@ def _checked(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         if key in SHARED:
             raise ValueError(f"`{key}` is a key beside `optimiser`, not inside it")
         if key not in taken:
-            raise ValueError(f"{name} has no setting '{key:.60}': it takes {', '.join(taken) or 'none'}")
+            raise ValueError(f"no setting '{key:.60}' of {name}: it takes {', '.join(taken)}")
         try:
             found[key] = _like(value, parameters[key].default)
         except ValueError as error:
@@ -163,12 +163,11 @@ def make(
 
 def check(choice: str | OptimiserChoice, shared: Mapping[str, float]) -> None:
     """Refuse what the class does not take or does not allow, by a step on a weight that nobody needs."""
-    name = choice if isinstance(choice, str) else choice.name
-    for key in ("momentum", "weight_decay"):
-        if shared[key] and key not in _parameters(name):
-            raise ValueError(f"{key} is {shared[key]:g}, but {name} has none: set it to 0")
     if choice in FUSED:
         return
+    for key in ("momentum", "weight_decay"):
+        if shared[key] and key not in _parameters(class_of(choice)):
+            raise ValueError(f"{key} is {shared[key]:g}, but {choice} has none: set it to 0")
     weight = nn.Parameter(torch.zeros(2))
     try:
         optimiser = make([weight], choice, shared)

@@ -44,12 +44,12 @@ class Training(BaseModel):
     """Learning rate; typically 0.01 to 0.1 for sgd, 1e-4 to 1e-3 for adam and its like."""
     decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The learning rate is multiplied by this after every round; typically 0.99 to 1."""
-    schedule: AnySchedule = Schedule()
+    schedule: AnySchedule = Schedule(kind="constant")
     """How the learning rate changes over the rounds: a kind such as cosine, or {kind: cosine, warm_up: 3}."""
-    within: AnySchedule = Schedule()
+    within: AnySchedule = Schedule(kind="constant")
     """How it changes over the steps of each round, in the same way."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Of sgd, and of classes of torch.optim that have it; typically 0 or 0.9."""
+    """Of sgd, and of classes of torch.optim that have it; typically 0 or 0.9. adam and its like make no use of it."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Pull of all weights towards zero; typically 0 to 5e-4."""
     clip: Annotated[float, Field(gt=0)] | None = None
@@ -66,6 +66,11 @@ class Training(BaseModel):
     def _check_optimiser(self) -> Self:
         optimiser_choice.check(self.optimiser, self.shared)
         return self
+
+    @property
+    def idle_momentum(self) -> bool:
+        """Whether there is momentum that the optimiser makes no use of."""
+        return self.momentum > 0 and self.optimiser in optimiser_choice.FUSED[1:]
 
     @property
     def shared(self) -> dict[str, float]:

@@ -280,10 +280,12 @@ class Simulation:
 
 
 def check_training(training: Training, settings: BaseModel, rounds: int) -> None:
-    """Refuse augmentation by a function that cannot be used, and tell of schedules that end before the run does."""
+    """Refuse augmentation by a function that cannot be used, and warn of settings that do not do what they seem to."""
     inner = {f"method.{key}": each for key, each in trainings_in(settings).items()}
     for key, each in {"training": training, **inner}.items():
         load_augmentation(each.augment)
+        if each.idle_momentum:
+            logger.warning("%s.momentum is %g, of which %s makes no use", key, each.momentum, each.optimiser)
         length = each.schedule.length
         if length is not None and length < rounds:
             logger.warning(
