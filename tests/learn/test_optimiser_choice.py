@@ -13,6 +13,7 @@ from torch import nn
 
 from polyfed.federation.message import decode, encode
 from polyfed.learn import Learner, Training, flat_gradient, flat_step, steps_alike
+from polyfed.learn.optimiser import Optimiser
 from polyfed.learn.optimiser_choice import ELEMENT_WISE, UNFIT, _classes
 
 CASES: dict[str, tuple[dict[str, Any], Any]] = {
@@ -149,6 +150,36 @@ def test_a_rate_that_changes_reaches_the_class() -> None:
     assert moved[1] == pytest.approx([moved[0][0], moved[0][1] / 2])
 
 
+def test_moments_that_a_class_makes_at_once_are_there_and_can_be_had_again() -> None:
+    """Adagrad's: some releases of torch make them at no other time."""
+    weight = nn.Parameter(torch.ones(2))
+    training = Training(optimiser={"name": "Adagrad", "initial_accumulator_value": 0.5})
+    optimiser = Optimiser([weight], training)
+    for _ in range(2):
+        assert {name: moment.tolist() for name, moment in optimiser.state[weight].items()} == {
+            "step": 0,
+            "sum": [0.5, 0.5],
+        }
+        weight.grad = torch.ones(2)
+        optimiser.step()
+        assert optimiser.state[weight]["sum"].tolist() == [1.5, 1.5]
+        optimiser.forget()
+
+
+def test_a_weight_of_16_bits_without_a_gradient_is_passed_over_too() -> None:
+    model = nn.Linear(1, 1, bias=False).to(torch.bfloat16)
+    nn.init.ones_(model.weight)
+    optimiser = Optimiser(model.parameters(), Training(optimiser="RMSprop", lr=0.1))
+    model.weight.grad = torch.ones_like(model.weight)
+    optimiser.step()
+    optimiser.zero_grad()
+    assert model.weight.item() != 1
+    [full] = optimiser._in_full.values()
+    before = full.clone()
+    optimiser.step()
+    assert torch.equal(full, before)
+
+
 # -- along one vector ----------------------------------------------------------------------------------------
 
 
@@ -163,6 +194,18 @@ def test_along_one_vector_the_steps_are_the_same(name: str) -> None:
     for one, other in zip(whole.parameters(), flat.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     assert not same(flat, net())
+
+
+def test_whoever_begins_on_a_model_begins_without_the_moments_of_another() -> None:
+    """One model object serves several clients: two first steps go equally far."""
+    for name in ("Adagrad", "NAdam"):
+        model, training = nn.Linear(1, 1, bias=False), Training(optimiser=name, lr=0.1)
+        moved = []
+        for _ in range(2):
+            nn.init.zeros_(model.weight)
+            flat_step(model, torch.tensor([3.0]), training, {})
+            moved.append(model.weight.item())
+        assert moved[0] == moved[1] < 0
 
 
 def test_what_goes_by_the_shape_of_a_tensor_is_told_apart() -> None:

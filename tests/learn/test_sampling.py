@@ -90,6 +90,14 @@ def test_batches_are_merged_for_batch_norm_here_too() -> None:
     assert [len(rows) for rows, _ in found] == [5]
 
 
+def test_a_loop_that_does_not_balance_is_told_so() -> None:
+    said = r"pass weights=learn\.row_weights\(y, training\)"
+    with pytest.raises(ValueError, match=said):
+        next(batches(torch.zeros(4, 1), BALANCED, generator()))
+    with pytest.raises(ValueError, match=said):
+        draw_batch(torch.zeros(4, 1), BALANCED, generator(), generator())
+
+
 def test_one_class_and_no_rows_at_all_are_fine() -> None:
     x = torch.zeros(3, 1)
     labels = torch.ones(3, dtype=torch.int64)

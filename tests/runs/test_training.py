@@ -138,6 +138,20 @@ def test_changing_rates_and_balanced_rows_keep_the_contract() -> None:
     check_method(registered()["fedavg"], config={"training": {**FALLS, "sampling": "balanced"}})
 
 
+@pytest.mark.parametrize("method", ["local", "fml", "fedkf", "fedh2l"])
+@pytest.mark.parametrize("training", [{"sampling": "balanced"}, {"augment": "own_shift:shift"}], ids=str)
+@pytest.mark.usefixtures("own")
+def test_every_loop_over_a_clients_own_rows_draws_and_changes_them(
+    method: str, training: dict[str, Any], make_run: MakeRun
+) -> None:
+    found = []
+    for settings in ({}, training):
+        run = make_run(method, rounds=1, training=settings, **PUBLIC, models={"server": "mlp-small"})
+        run.go()
+        found.append(result_of(run.path)["models"])
+    assert found[0] != found[1]
+
+
 # -- schedules over rounds -----------------------------------------------------------------------------------
 
 

@@ -45,6 +45,7 @@ def batches(
     Without samples there are no batches.
     """
     samples = len(x)
+    _check_weights(training, weights)
     if samples == 0:
         return
     if samples == 1 or training.batch == 1:
@@ -68,9 +69,18 @@ def draw_batch(
 
     weights: how often each row is drawn, if not alike (see `row_weights`).
     """
+    _check_weights(training, weights)
     rows = random_order(len(x), generator, weights)[: training.batch]
     batch, augment = take(x, rows), load_augmentation(training.augment)
     return rows, batch if augment is None else augment(batch, augmenting)
+
+
+def _check_weights(training: Training, weights: Tensor | None) -> None:
+    if weights is None and training.sampling != "all":
+        raise ValueError(
+            f"training.sampling is {training.sampling}, and nobody has said which rows count how much: pass"
+            " weights=learn.row_weights(y, training), or set training.sampling=all"
+        )
 
 
 def row_weights(labels: Tensor, training: Training) -> Tensor | None:
