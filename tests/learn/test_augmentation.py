@@ -81,7 +81,7 @@ def test_it_draws_from_the_stream_of_the_batches() -> None:
     torch.randperm(4, generator=stream)
     for _, batch in batches(x, training, generator()):
         assert torch.equal(batch, torch.rand(2, 1, generator=stream))
-    _, batch = draw_batch(x, training, generator(), generator(7))
+    _, batch = draw_batch(x, torch.zeros(4), training, generator(), generator(7))
     assert torch.equal(batch, torch.rand(2, 1, generator=generator(7)))
 
 

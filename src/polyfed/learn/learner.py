@@ -45,7 +45,11 @@ def batches(
     Without samples there are no batches.
     """
     samples = len(x)
-    _check_weights(training, weights)
+    if weights is None and training.sampling != "all":
+        raise ValueError(
+            f"training.sampling is {training.sampling}, and nobody has said which rows count how much: pass"
+            " weights=learn.row_weights(y, training), or set training.sampling=all"
+        )
     if samples == 0:
         return
     if samples == 1 or training.batch == 1:
@@ -60,27 +64,15 @@ def batches(
 
 def draw_batch(
     x: Tensor,
+    y: Tensor,
     training: Training,
     generator: torch.Generator,
     augmenting: torch.Generator,
-    weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """One random batch of `x`: row numbers, and inputs (augmented by the second generator, if so set).
-
-    weights: how often each row is drawn, if not alike (see `row_weights`).
-    """
-    _check_weights(training, weights)
-    rows = random_order(len(x), generator, weights)[: training.batch]
+    """One random batch of `x`, labelled `y`: row numbers, and inputs (augmented by the second generator, if so set)."""
+    rows = random_order(len(x), generator, row_weights(y, training))[: training.batch]
     batch, augment = take(x, rows), load_augmentation(training.augment)
     return rows, batch if augment is None else augment(batch, augmenting)
-
-
-def _check_weights(training: Training, weights: Tensor | None) -> None:
-    if weights is None and training.sampling != "all":
-        raise ValueError(
-            f"training.sampling is {training.sampling}, and nobody has said which rows count how much: pass"
-            " weights=learn.row_weights(y, training), or set training.sampling=all"
-        )
 
 
 def row_weights(labels: Tensor, training: Training) -> Tensor | None:

@@ -18,7 +18,6 @@ through the model together. A node that has no public rows of its own learns fro
 
 from __future__ import annotations
 
-import logging
 from typing import Annotated, Any, Literal
 
 import torch
@@ -27,7 +26,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polyfed import learn
-from polyfed.errors import MethodError
 from polyfed.federation import (
     LABELS,
     Client,
@@ -47,9 +45,8 @@ from polyfed.federation import (
     register,
     when,
 )
+from polyfed.methods import local_training
 from polyfed.schema import Printed
-
-logger = logging.getLogger(__name__)
 
 Lesson = dict[str, Any]
 """What one peer broadcast: rows, posteriors and, with labels, its accuracy on them."""
@@ -102,22 +99,12 @@ class FedH2L(Method):
         )
 
     def check(self, federation: FederationFacts) -> None:
-        if not learn.steps_alike(self.training):
-            raise MethodError(
-                f"fedh2l steps along all weights as one vector, and {self.training.optimiser} goes by the shape of each"
-                " tensor: set training.optimiser to another, such as adam"
-            )
-        if self.training.within.changes:
-            raise MethodError(
-                "fedh2l makes single steps, by one learning rate in each round: set training.within=constant"
-                " (training.schedule changes it from round to round)"
-            )
+        local_training.check_single_steps(self.training, self.name)
 
     @client_step
     def local_step(self, me: Client) -> Fields:
         x, y = me.tensors(me.train)
-        weights = learn.row_weights(y, me.training)
-        rows, batch = learn.draw_batch(x, me.training, me.rng("batch"), me.rng("augment"), weights)
+        rows, batch = learn.draw_batch(x, y, me.training, me.rng("batch"), me.rng("augment"))
         loss = F.cross_entropy(learn.logits_of(me.model, batch), y[rows])
         local = learn.flat_gradient(loss, me.model)
         learn.flat_step(me.model, local, me.training, me.memory)
@@ -168,10 +155,6 @@ class FedH2L(Method):
         if self.settings.labels:
             me.note("mutual-ce", ce)
         return kl + ce
-
-    def prepare(self, fleet: Fleet, server: Server) -> None:
-        if self.training.epochs not in (1, learn.Training().epochs) or self.training.steps is not None:
-            logger.warning("fedh2l makes method.batches steps per round, not training.epochs or .steps")
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         peers = fleet.sample()

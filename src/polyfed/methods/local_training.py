@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
@@ -11,6 +12,8 @@ from polyfed import learn
 from polyfed.errors import MethodError
 from polyfed.federation import Client
 from polyfed.learn import LocalLoss, Training
+
+logger = logging.getLogger(__name__)
 
 
 def check_steps(training: Training, method: str) -> None:
@@ -33,6 +36,25 @@ def check_rate(training: Training, method: str) -> None:
             f"{method} divides a client's way by its learning rate, which must be one in each round: set"
             " training.within=constant (training.schedule changes it from round to round)"
         )
+
+
+def check_single_steps(training: Training, method: str) -> None:
+    """Refuse settings that `learn.flat_step` cannot follow; warn of those that say how many steps there are.
+
+    For methods that make single steps along all weights as one vector, `method.batches` of them in a round.
+    """
+    if not learn.steps_alike(training):
+        raise MethodError(
+            f"{method} steps along all weights as one vector, and {training.optimiser} goes by the shape of each"
+            " tensor: set training.optimiser to another, such as adam"
+        )
+    if training.within.changes:
+        raise MethodError(
+            f"{method} makes single steps, by one learning rate in each round: set training.within=constant"
+            " (training.schedule changes it from round to round)"
+        )
+    if training.epochs not in (1, Training().epochs) or training.steps is not None:
+        logger.warning("%s makes method.batches steps per round, not training.epochs or .steps", method)
 
 
 def train(
