@@ -202,5 +202,5 @@ def test_distillation_follows_it_and_its_cosine_is_the_same() -> None:
         found.append(model.place.item())
     assert found == pytest.approx([-0.4 * sum(shares(4, kind="cosine"))] * 3)
     assert found[0] == found[1] == found[2]
-    with pytest.raises(ValidationError, match="set one of the two"):
+    with pytest.raises(ValidationError, match="set cosine=false to have another"):
         Distillation(cosine=True, within="linear")

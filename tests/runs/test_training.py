@@ -86,6 +86,11 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
         },
         PUBLIC,
     ),
+    "both kinds of rows at once": (
+        "cronus",
+        {**FALLS, "optimiser": {"name": "RMSprop", "alpha": 0.9}, "lr": 0.003},
+        PUBLIC,
+    ),
     "distillation": (
         {
             **{"name": "dsfl", "global": True},
@@ -189,6 +194,17 @@ def test_a_schedule_of_a_methods_own_training_ends_with_the_run_too(tmp_path: Pa
         ConfigError, match=r"method\.distil\.schedule: a warm-up of 2 rounds leaves nothing of 2"
     ):
         read_config({"method": method, "rounds": 2})
+
+
+@pytest.mark.parametrize(
+    ("method", "key"),
+    [("dsfl", "private_training"), ("cronus", "private_training"), ("fedmd", "public_training")],
+)
+def test_what_is_done_once_has_no_schedule(method: str, key: str) -> None:
+    fine = {"name": method, key: {"within": "cosine"}}
+    assert read_config({"method": fine}).make_method()
+    with pytest.raises(ConfigError, match=rf"^method\.{key}: this is done once, .* set `within`"):
+        read_config({"method": {"name": method, key: {"schedule": "cosine"}}})
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ class Distillation(Training):
     @model_validator(mode="after")
     def _check_distillation(self) -> Self:
         if self.cosine and self.within.changes:
-            raise ValueError("`cosine` is short for `within: cosine`: set one of the two")
+            raise ValueError("`cosine` is short for `within: cosine`: set cosine=false to have another")
         if self.sampling != "all":
             raise ValueError(
                 "`sampling` is for labelled rows, and here answers are learnt from: leave it out"
