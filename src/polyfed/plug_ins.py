@@ -93,14 +93,17 @@ def taken_of(
     return {parameter.name: known[parameter.name] for parameter in parameters if parameter.name in known}
 
 
-def importable_name(function: Any) -> Any:
-    """`my_module:deal` for a function that others can import; whatever is not a function stays as it is."""
+def importable_name(function: Any, instead: str = "") -> Any:
+    """`my_module:deal` for a function that others can import; whatever is not a function stays as it is.
+
+    instead: what else can be done, for the message.
+    """
     if not callable(function):
         return function
     name = f"{getattr(function, '__module__', None)}:{getattr(function, '__qualname__', None)}"
     if not REFERENCE.fullmatch(name) or name.startswith("__main__:"):
         raise ValueError(
-            "a function must be in a module of its own, so that a run can be resumed: write my_module:my_function, or"
-            " call it and list the rows that it gives (kind: rows)"
+            "a function must be in a module of its own, so that a run can be resumed: write my_module:my_function"
+            f"{instead}"
         )
     return name

@@ -194,10 +194,14 @@ class Trial:
             content["models"]["features"] = 32
         if Need.SERVER_MODEL in needs:
             content["models"]["server"] = large
+        training = config.get("training")
+        if isinstance(training, Mapping) and training.get("optimiser", "sgd") != "sgd":
+            del content["training"]["momentum"]  # which others may not have
         for key, value in config.items():
             both = isinstance(content.get(key), dict) and isinstance(value, Mapping)
             content[key] = {**content[key], **value} if both else value
         self.config = read_config({**content, "method": "local"})
+        self.settings = learn.over_rounds(self.settings, self.config.rounds)
 
     def federation(self, method: type[Method] | None = None, config: RunConfig | None = None) -> Federation:
         """The federation, with the method or a variant of it, whether it is registered or not."""

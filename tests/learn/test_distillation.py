@@ -202,8 +202,12 @@ class Slope(nn.Module):
 
 def rates(rows: int, *, norm: bool = False, **settings: Any) -> list[float]:
     """The learning rate of every step."""
-    model, training, x = Slope(norm=norm), Training(**{"epochs": 1, **settings}), torch.randn(rows, 1)
-    learner = Learner(model, training, cosine_steps=batch_count(rows, training, model))
+    model, training, x = (
+        Slope(norm=norm),
+        Training(**{"epochs": 1, "within": "cosine", **settings}),
+        torch.randn(rows, 1),
+    )
+    learner = Learner(model, training, total=batch_count(rows, training, model))
     places = [model.place.item()]
     for _, batch in batches(x, training, generator(), model):
         learner.step(model(batch).mean())

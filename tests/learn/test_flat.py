@@ -125,6 +125,16 @@ def test_the_whole_gradient_is_clipped_and_the_callers_is_left_alone() -> None:
     assert gradient.tolist() == [3, 4]
 
 
+def test_each_entry_is_clipped_too() -> None:
+    # (3, 4) with entries up to 3.5: (3, 3.5); lr 0.5
+    model = nn.Linear(2, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    gradient = torch.tensor([3.0, 4.0])
+    flat_step(model, gradient, Training(epochs=1, lr=0.5, clip_value=3.5), {})
+    assert model.weight[0].tolist() == pytest.approx([-1.5, -1.75], abs=1e-6)
+    assert gradient.tolist() == [3, 4]
+
+
 def test_moments_are_single_vectors() -> None:
     model, memory = net(), dict[str, Any]()
     x, y = batches(1)[0]

@@ -118,9 +118,24 @@ def test_a_gradient_is_clipped_as_a_whole() -> None:
         assert [weight_of(each) for each in pair] == pytest.approx(expected, abs=1e-5)
 
 
+def test_each_entry_of_a_gradient_is_clipped_and_then_its_norm() -> None:
+    """(3, −4) is (2, −2) with entries up to 2, whose norm is √8: clipped to 1 it is (√½, −√½)."""
+    half = math.sqrt(0.5)
+    for limits, expected in (
+        ({"clip_value": 2.0}, (-2.0, 2.0)),
+        ({"clip_value": 3.5}, (-3.0, 3.5)),
+        ({"clip_value": 2.0, "clip": 1.0}, (-half, half)),
+    ):
+        pair = nn.ModuleList([line(), line()])
+        Learner(pair, Training(epochs=1, lr=1.0, **limits)).step(
+            3 * next(pair[0].parameters()).sum() - 4 * next(pair[1].parameters()).sum()
+        )
+        assert [weight_of(each) for each in pair] == pytest.approx(expected, abs=1e-5)
+
+
 def test_the_rate_falls_along_a_cosine() -> None:
     model = line()
-    learner = Learner(model, Training(epochs=1, lr=0.4), cosine_steps=4)
+    learner = Learner(model, Training(epochs=1, lr=0.4, within={"kind": "cosine"}), total=4)
     places = [0.0]
     for _ in range(4):
         learner.step(model.weight.sum())

@@ -101,7 +101,8 @@ from polyfed import learn, models
 model = models.build("mlp-small", (4,), 2)
 x, y = torch.randn(8, 4), torch.zeros(8, dtype=torch.int64)
 for optimiser in ("sgd", "adam", "amsgrad", "adamw"):
-    learn.supervised(model, x, y, learn.Training(epochs=1, optimiser=optimiser, clip=1.0), torch.Generator())
+    training = learn.Training(epochs=1, optimiser=optimiser, clip=1.0, clip_value=1.0, within="cosine")
+    learn.supervised(model, x, y, training, torch.Generator())
 learn.supervised_together([model], [(x, y)], learn.Training(), [torch.Generator()])
 assert "torch._dynamo" not in sys.modules
 """

@@ -122,10 +122,20 @@ def test_it_is_zero_at_first_for_parameters_alone() -> None:
     ("training", "message"),
     [
         ({"optimiser": "adam"}, "set training.optimiser=sgd, not adam"),
+        ({"optimiser": "RMSprop"}, "set training.optimiser=sgd, not RMSprop"),
+        (
+            {"optimiser": {"name": "sgd", "nesterov": True}, "momentum": 0.9},
+            "set training.optimiser=sgd, not {name: sgd, nesterov: true}",
+        ),
         ({"keep_optimiser": True}, "set training.keep_optimiser=false"),
+        (
+            {"within": "cosine"},
+            r"set training.within=constant \(training.schedule changes it from round to round\)",
+        ),
     ],
 )
 def test_steps_that_tell_nothing_are_refused(training: dict[str, Any], message: str) -> None:
     with pytest.raises(MethodError, match=f"^scaffold .*{message}$"):
         local_training.check_steps(Training(**{"epochs": 1, **training}), "scaffold")
-    local_training.check_steps(Training(epochs=1, momentum=0.9, weight_decay=0.1, clip=1.0), "scaffold")
+    fine = {"clip": 1.0, "clip_value": 1.0, "sampling": "balanced", "schedule": {"warm_up": 3}}
+    local_training.check_steps(Training(epochs=1, momentum=0.9, weight_decay=0.1, **fine), "scaffold")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,14 @@ from polyfed import Client, Declaration, Fields, Fleet, Method, Server, client_s
 from polyfed.errors import MethodError
 from polyfed.federation.message import decode
 from polyfed.federation.method import registered
+from polyfed.learn import Training
 from polyfed.methods import local_training
+
+
+def test_a_stack_is_not_tried_with_settings_that_it_cannot_follow() -> None:
+    for settings in ({"clip_value": 1.0}, {"sampling": "balanced"}, {"optimiser": "RMSprop"}):
+        us: Any = [SimpleNamespace(training=Training(**settings))] * 2  # no models or data: nothing is begun
+        assert not local_training.train_together(us)
 
 
 class Asking(Method):

@@ -164,11 +164,14 @@ def test_the_line_says_what_would_do_and_what_was_given() -> None:
         ({"training": {"lr": "fast"}}, "training.lr: must be a number, not 'fast'"),
         ({"training": {"lr": {}}}, "training.lr: must be a number, not a section"),
         ({"training": {"lr": float("inf")}}, "training.lr: must be a finite number, not inf"),
-        ({"training": {"augment": "maybe"}}, "training.augment: must be true or false, not 'maybe'"),
+        (
+            {"training": {"augment": "maybe"}},
+            "training.augment: must be true, false, or a function such as my_module:shift, not 'maybe'",
+        ),
         ({"training": {"momentum": 1}}, "training.momentum: must be below 1, not 1"),
         (
             {"training": {"optimiser": "sdg"}},
-            "training.optimiser: must be 'sgd', 'adam', 'amsgrad' or 'adamw', not 'sdg'",
+            "training.optimiser: unknown optimiser 'sdg', did you mean 'sgd'?",
         ),
         ({"data": 3}, "data: must be a section of keys and values such as {a: b}, not 3"),
         ({"data": {"source": True}}, "data.source: must be text, not true"),

@@ -14,7 +14,7 @@ from sklearn.datasets import load_diabetes
 from tests.conftest import Command
 
 import polyfed
-from polyfed.errors import DataError, MethodError, ModelError, TaskError
+from polyfed.errors import ConfigError, DataError, MethodError, ModelError, TaskError
 from polyfed.federation.method import registered
 from polyfed.learn import Training
 from polyfed.runs.checkpoint import read_lines
@@ -245,3 +245,10 @@ def test_a_forged_score_that_no_task_has_is_refused(
     text = (done.path / "data.json").read_text()
     (done.path / "data.json").write_text(text.replace('"RMSE"', "7"))
     assert command("show", done.path).code == 2
+
+
+def test_balanced_draws_are_refused_where_there_are_no_classes(tmp_path: Path) -> None:
+    training = {"sampling": "balanced"}
+    with pytest.raises(ConfigError, match=r"training\.sampling: balanced draws classes alike often"):
+        polyfed.run(task=SCALE, training=training, data=diabetes(), out=tmp_path / "run")
+    polyfed.run(task="binary", training=training, data=imbalanced(), rounds=1, out=tmp_path / "b", workers=1)

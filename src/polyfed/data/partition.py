@@ -265,11 +265,15 @@ class Listed(_Settings):
     """Row numbers from 0, each at most once: {north: [0, 1, 5], south: [2, 3]}, or [[0, 1, 5], [2, 3]]."""
 
 
+def _importable(function: Any) -> Any:
+    return importable_name(function, ", or call it and list the rows that it gives (kind: rows)")
+
+
 class Function(_Settings):
     """Rows as a function of yours deals them out."""
 
     kind: Literal["function"] = "function"
-    function: Annotated[str, BeforeValidator(importable_name)] = Field(min_length=1)
+    function: Annotated[str, BeforeValidator(_importable)] = Field(min_length=1)
     """A function of a module of yours, such as my_module:deal. It is given what it takes by name of `labels`, `inputs`,
     `clients` and `rng`, and gives the row numbers of each client, as `rows` lists them."""
 

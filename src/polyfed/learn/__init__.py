@@ -1,5 +1,6 @@
 """Plain PyTorch learning: takes models and tensors, knows nothing of federations."""
 
+from polyfed.learn.augmentation import load_augmentation
 from polyfed.learn.distillation import distil
 from polyfed.learn.evaluate import (
     EVALUATION_BATCH,
@@ -10,7 +11,7 @@ from polyfed.learn.evaluate import (
     score,
 )
 from polyfed.learn.filters import RowMean, filter_counts, largest_filters, layer_of, spread_rows, take_rows
-from polyfed.learn.flat import flat_gradient, flat_step
+from polyfed.learn.flat import flat_gradient, flat_step, steps_alike
 from polyfed.learn.generation import (
     activation_loss,
     agree,
@@ -19,17 +20,26 @@ from polyfed.learn.generation import (
     frozen,
     one_hot_loss,
 )
-from polyfed.learn.learner import Learner, batch_count, batches, draw_batch, effective_steps
+from polyfed.learn.learner import (
+    Learner,
+    batch_count,
+    batches,
+    draw_batch,
+    effective_steps,
+    row_weights,
+)
 from polyfed.learn.losses import AnswerForm, Distillation, knowledge_loss
 from polyfed.learn.measures import CONFUSION, METRICS, MetricName, Metrics, load_metrics, metrics_of
 from polyfed.learn.mutual_learning import Peer, mutual
 from polyfed.learn.projection import project, project_both
 from polyfed.learn.proximal import Proximal
 from polyfed.learn.robust import robust_mean
+from polyfed.learn.sampling import check_balancing
+from polyfed.learn.schedule import Schedule
 from polyfed.learn.stacked import can_stack, can_stack_loss, supervised_together
 from polyfed.learn.statistics import batch_statistics, recompute_statistics
 from polyfed.learn.supervision import ExtraLoss, FeatureLoss, LocalLoss, supervised
-from polyfed.learn.training import Training, freeze_norms, logits_of, take
+from polyfed.learn.training import Training, freeze_norms, logits_of, over_rounds, take, trainings_in
 from polyfed.learn.trial import prefers_channels_last, worth_stacking
 from polyfed.learn.weights import (
     TableMax,
@@ -63,6 +73,7 @@ __all__ = [
     "Peer",
     "Proximal",
     "RowMean",
+    "Schedule",
     "TableMax",
     "TableMean",
     "Training",
@@ -76,6 +87,7 @@ __all__ = [
     "batches",
     "can_stack",
     "can_stack_loss",
+    "check_balancing",
     "cross_entropy",
     "distil",
     "diversity_loss",
@@ -94,6 +106,7 @@ __all__ = [
     "knowledge_loss",
     "largest_filters",
     "layer_of",
+    "load_augmentation",
     "load_metrics",
     "load_weights",
     "logits_of",
@@ -103,6 +116,7 @@ __all__ = [
     "named_tensors",
     "norm_entries",
     "one_hot_loss",
+    "over_rounds",
     "predict",
     "prefers_channels_last",
     "project",
@@ -110,14 +124,17 @@ __all__ = [
     "recompute_statistics",
     "robust_mean",
     "root_mean_square",
+    "row_weights",
     "score",
     "soften",
     "spread_rows",
+    "steps_alike",
     "supervised",
     "supervised_together",
     "take",
     "take_rows",
     "trained_tensors",
+    "trainings_in",
     "weights_of",
     "worth_stacking",
 ]

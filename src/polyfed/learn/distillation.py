@@ -33,8 +33,7 @@ def distil(
     """
     loss = knowledge_loss(settings, given=given, task=task)
     width = answers.shape[1]
-    cosine_steps = batch_count(len(x), settings, model) if settings.cosine else None
-    learner = Learner(model, settings, memory, cosine_steps=cosine_steps)
+    learner = Learner(model, settings, memory, total=batch_count(len(x), settings, model))
     for rows, batch in batches(x, settings, generator, model):
         logits = model(batch)
         value = loss(logits[:, :width], answers[rows])

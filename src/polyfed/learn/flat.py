@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from polyfed.learn.optimiser import Optimiser
-from polyfed.learn.training import Training
+from polyfed.learn.optimiser_choice import ELEMENT_WISE, class_of
+from polyfed.learn.training import Training, clip_gradient
 from polyfed.learn.weights import parameters_of
 from polyfed.models import HALF, has_half
 
@@ -31,6 +32,8 @@ def flat_step(
 ) -> None:
     """One step of the optimiser that the settings name, along a given gradient.
 
+    It must be one that treats every weight alike, whatever tensor it is part of (see `steps_alike`).
+
     The optimiser's moments are in `memory["moments"]`, as single vectors: cheap to keep, to copy and to save. So is, in
     `memory["rest"]`, what the last step lost where weights of 16 bits were rounded: a step is often smaller than that.
     """
@@ -39,13 +42,13 @@ def flat_step(
         weights = _flat(parameters)
         if "rest" in memory:
             weights += memory["rest"].to(weights.device)
-        if training.clip is not None:
+        if training.clips:
             gradient = gradient.clone()  # clipping is in place, and the caller's gradient is not ours
         whole, optimiser = _optimiser(model, weights, training)
         whole.data, whole.grad = weights, gradient
-        if training.clip is not None:
-            nn.utils.clip_grad_norm_([whole], training.clip)
-        optimiser.state.clear()
+        if training.clips:
+            clip_gradient([whole], training)
+        optimiser.forget()
         if "moments" in memory:
             # A memory that comes from a file is on the CPU.
             optimiser.state[whole] = {
@@ -59,6 +62,11 @@ def flat_step(
             parameter.copy_(piece.view(parameter.shape))
         if has_half(model):
             memory["rest"] = weights - _flat(parameters)
+
+
+def steps_alike(training: Training) -> bool:
+    """Whether the optimiser that settings name treats every weight alike, so that it can step along one vector."""
+    return class_of(training.optimiser) in ELEMENT_WISE
 
 
 _Ready = tuple[Training, nn.Parameter, Optimiser]

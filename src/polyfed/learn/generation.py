@@ -69,11 +69,12 @@ def agree(
 
     counts: heads × classes, how much each head has seen of each class.
     """
-    learner = Learner(maker, training, memory)
+    steps = training.steps or 1
+    learner = Learner(maker, training, memory, total=steps)
     total = counts.sum(dim=0)
     device = maker.out.weight.device
     shares = (counts / total.clamp(min=1)).to(device)
-    for _ in range(training.steps or 1):
+    for _ in range(steps):
         labels = torch.multinomial(total, training.batch, replacement=True, generator=stream).to(device)
         noise, features = maker.make(labels, stream)
         loss = diversity_loss(noise, features)

@@ -10,12 +10,13 @@ gradient reaches it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
+from polyfed.learn.schedule import Schedule
 from polyfed.learn.training import Training
 from polyfed.tasks import CLASSIFICATION, Task
 
@@ -36,7 +37,21 @@ class Distillation(Training):
     temperature: Temperature = 1.0
     """Softens teacher and student alike (ce and kl). There is no factor T²: multiply `lr` if you want one."""
     cosine: bool = False
-    """Let the learning rate fall to zero along a cosine over the steps of one round (FedDF)."""
+    """Short for `within: cosine`: the learning rate falls along a cosine over the steps of one round (FedDF)."""
+
+    @model_validator(mode="after")
+    def _check_distillation(self) -> Self:
+        if self.cosine and self.within.changes:
+            raise ValueError("`cosine` is short for `within: cosine`: set cosine=false to have another")
+        if self.sampling != "all":
+            raise ValueError(
+                "`sampling` is for labelled rows, and here answers are learnt from: leave it out"
+            )
+        return self
+
+    @property
+    def within_round(self) -> Schedule | None:
+        return Schedule(kind="cosine") if self.cosine else super().within_round
 
 
 def knowledge_loss(

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polyfed.learn.learner import Learner, batches
+from polyfed.learn.learner import Learner, batch_count, batches, row_weights
 from polyfed.learn.statistics import batch_statistics
 from polyfed.learn.training import Training
 from polyfed.models import laid_out
@@ -41,8 +41,8 @@ class Peer:
     memory: MutableMapping[str, Any] | None = None
     correction: Mapping[str, Tensor] | None = None
 
-    def learner(self, training: Training) -> Learner:
-        return Learner(self.model, training, self.memory, correction=self.correction)
+    def learner(self, training: Training, total: int) -> Learner:
+        return Learner(self.model, training, self.memory, total=total, correction=self.correction)
 
     def answer(self, batch: Tensor) -> Tensor:
         """Logits of a batch, which is first brought to the layout that the model is fastest with."""
@@ -72,8 +72,10 @@ def mutual(
         takes one forward pass more. By default both losses are of the same two forward passes.
     Both see the same augmented batch, each in its own layout. Without samples nothing is done.
     """
-    one, two = first.learner(training), second.learner(training)
-    for rows, batch in batches(x, training, generator, first.model, second.model):
+    both, weights = (first.model, second.model), row_weights(y, training)
+    total = batch_count(len(x), training, *both)
+    one, two = first.learner(training, total), second.learner(training, total)
+    for rows, batch in batches(x, training, generator, *both, weights=weights):
         labels = y[rows]
         said, heard = first.answer(batch), second.answer(batch)
         one.step(first.loss(said, labels, heard, task))

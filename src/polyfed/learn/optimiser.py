@@ -1,4 +1,4 @@
-"""SGD, Adam, AMSGrad and AdamW over a list of parameters, and what is kept of them between rounds."""
+"""An optimiser over a list of parameters, and what is kept of it between rounds."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
+from polyfed.learn.optimiser_choice import FUSED, make
 from polyfed.learn.training import Training
 from polyfed.models import HALF
 
@@ -20,10 +21,12 @@ EPSILON = 1e-8
 
 
 class Optimiser:
-    """What `torch.optim.SGD(…, fused=True)` and its relatives do, bit for bit, by their functional forms.
+    """SGD, Adam, AMSGrad and AdamW as `torch.optim.SGD(…, fused=True)` and its relatives do them, bit for bit, by their
+    functional forms; or any other class of torch.optim.
 
     The classes themselves import `torch._dynamo` when they are first used, which takes a second and more of every
-    launch and has no use here; and their wrappers take a tenth of a small model's step.
+    launch and has no use here; and their wrappers take a tenth of a small model's step. So they are made only where
+    settings name another one, or give one of the four settings of its own.
 
     Weights of 16 bits are stepped in float32: as long as the optimiser lives it has them in full, and what is rounded
     is what the model computes with. Most steps are smaller than half of such a weight's last digit and would be lost
@@ -39,6 +42,23 @@ class Optimiser:
         self._in_full = {
             parameter: parameter.detach().float() for parameter in self.parameters if parameter.dtype in HALF
         }
+        self._made: torch.optim.Optimizer | None = None
+        if training.optimiser not in FUSED:
+            values = [self._in_full.get(parameter, parameter) for parameter in self.parameters]
+            self._made = make(values, training.optimiser, training.shared)
+            self._first = {
+                parameter: dict(self._made.state[value])
+                for parameter, value in zip(self.parameters, values, strict=True)
+                if value in self._made.state
+            }
+            self.forget()
+
+    def forget(self) -> None:
+        """Begin with the moments of a new optimiser: most make theirs at the first step, Adagrad at once."""
+        self.state.clear()
+        if self._made is not None:
+            for parameter, moments in self._first.items():
+                self.state[parameter] = {name: moment.clone() for name, moment in moments.items()}
 
     @torch.no_grad()
     def step(self) -> None:
@@ -51,8 +71,10 @@ class Optimiser:
             gradients = [slope.to(value.dtype) for slope, value in zip(gradients, values, strict=True)]
         if self.training.optimiser == "sgd":
             self._sgd(moved, values, gradients)
-        else:
+        elif self._made is None:
             self._adam(moved, values, gradients)
+        else:
+            self._by_class(self._made, moved, values, gradients)
         if self._in_full:
             for parameter, value in zip(moved, values, strict=True):
                 parameter.copy_(value)
@@ -115,6 +137,22 @@ class Optimiser:
             for name in ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if amsgrad else [])):
                 moments[name] = torch.zeros_like(value)
         return moments
+
+    def _by_class(
+        self,
+        made: torch.optim.Optimizer,
+        moved: list[nn.Parameter],
+        values: list[Tensor],
+        gradients: list[Tensor],
+    ) -> None:
+        for parameter, value, gradient in zip(moved, values, gradients, strict=True):
+            value.grad = gradient
+            made.state[value] = self.state[parameter]
+        for group in made.param_groups:
+            group["lr"] = self.lr
+        made.step()
+        for value in self._in_full.values():
+            value.grad = None
 
     def zero_grad(self) -> None:
         for parameter in self.parameters:

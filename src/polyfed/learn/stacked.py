@@ -50,8 +50,9 @@ FUNCTIONS = ("relu", "tanh", "sigmoid", torch.relu, torch.tanh, torch.sigmoid, F
 
 def can_stack(training: Training) -> bool:
     """Whether these settings can be followed for stacked models: plain SGD without what needs a whole model."""
-    plain = training.optimiser == "sgd" and training.clip is None
-    return plain and not training.augment and not training.keep_optimiser
+    plain = training.optimiser == "sgd" and not training.clips and training.within_round is None
+    rows = training.sampling == "all" and not training.augment
+    return plain and rows and not training.keep_optimiser
 
 
 def can_stack_loss(extra: LocalLoss | None) -> bool:

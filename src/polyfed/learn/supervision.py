@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from polyfed.learn.learner import Learner, batches
+from polyfed.learn.learner import Learner, batch_count, batches, row_weights
 from polyfed.learn.training import Training
 from polyfed.models import features_and_logits
 from polyfed.tasks import CLASSIFICATION, Task
@@ -49,8 +49,9 @@ def supervised(
     `memory` is where the optimiser's moments are kept between calls if the settings say so. The model is left
     in training mode. Without samples nothing is done. `correction` is added to every gradient (see `Learner`).
     """
-    learner = Learner(model, training, memory, correction=correction)
-    for rows, batch in batches(x, training, generator, model):
+    total = batch_count(len(x), training, model)
+    learner = Learner(model, training, memory, total=total, correction=correction)
+    for rows, batch in batches(x, training, generator, model, weights=row_weights(y, training)):
         if isinstance(extra, FeatureLoss):
             features, logits = features_and_logits(model, batch)
             loss = task.loss(logits, y[rows]) + extra.loss(model, rows, batch, logits, features)

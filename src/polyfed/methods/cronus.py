@@ -26,10 +26,12 @@ from pydantic import Field
 from torch import Tensor
 
 from polyfed import learn
+from polyfed.errors import MethodError
 from polyfed.federation import (
     LABELS,
     Client,
     Declaration,
+    FederationFacts,
     Fields,
     Fleet,
     Kind,
@@ -49,7 +51,7 @@ class CronusSettings(public.PublicDistillationSettings):
     """ε, the share of a round's answers that may be bad: of n, the whole part of ε n can be left out; 0: plain mean."""
     spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """R, how far honest answers to a row lie from their mean (at most 1.41, opposite certainties); null: measured."""
-    private_training: Training | None = Training(epochs=5)
+    private_training: public.TrainingOnce = Training(epochs=5)
     """What a client does with its own data before the first round."""
     distil: Distillation = Distillation(epochs=5, batch=64, lr=0.1, loss="ce")
     """How the server's model learns, with `global: true`; clients learn as `training` says."""
@@ -73,6 +75,13 @@ class Cronus(Method):
             final_stage="updated",
             tasks=LABELS,
         )
+
+    def check(self, federation: FederationFacts) -> None:
+        if self.training.sampling != "all":
+            raise MethodError(
+                "cronus trains on a client's own rows and on public ones at once, whose classes nobody knows: set"
+                " training.sampling=all"
+            )
 
     @client_step
     def initialise(self, me: Client) -> Fields:

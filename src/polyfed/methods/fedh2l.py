@@ -18,7 +18,6 @@ through the model together. A node that has no public rows of its own learns fro
 
 from __future__ import annotations
 
-import logging
 from typing import Annotated, Any, Literal
 
 import torch
@@ -30,6 +29,7 @@ from polyfed.federation import (
     LABELS,
     Client,
     Declaration,
+    FederationFacts,
     Fields,
     Fleet,
     Indices,
@@ -44,9 +44,8 @@ from polyfed.federation import (
     register,
     when,
 )
+from polyfed.methods import local_training
 from polyfed.schema import Printed
-
-logger = logging.getLogger(__name__)
 
 Lesson = dict[str, Any]
 """What one peer broadcast: rows, posteriors and, with labels, its accuracy on them."""
@@ -98,10 +97,13 @@ class FedH2L(Method):
             tasks=LABELS,
         )
 
+    def check(self, federation: FederationFacts) -> None:
+        local_training.check_single_steps(self.training, self.name)
+
     @client_step
     def local_step(self, me: Client) -> Fields:
         x, y = me.tensors(me.train)
-        rows, batch = learn.draw_batch(x, me.training, me.rng("batch"), me.rng("augment"))
+        rows, batch = learn.draw_batch(x, y, me.training, me.rng("batch"), me.rng("augment"))
         loss = me.task.loss(learn.logits_of(me.model, batch), y[rows])
         local = learn.flat_gradient(loss, me.model)
         learn.flat_step(me.model, local, me.training, me.memory)
@@ -152,10 +154,6 @@ class FedH2L(Method):
         if self.settings.labels:
             me.note("mutual-ce", ce)
         return kl + ce
-
-    def prepare(self, fleet: Fleet, server: Server) -> None:
-        if self.training.epochs not in (1, learn.Training().epochs) or self.training.steps is not None:
-            logger.warning("fedh2l makes method.batches steps per round, not training.epochs or .steps")
 
     def round(self, t: int, fleet: Fleet, server: Server) -> None:
         peers = fleet.sample()

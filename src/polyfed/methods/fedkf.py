@@ -126,13 +126,15 @@ class FedKF(Method):
     def client_update(self, me: Client, teacher: nn.Module, training: learn.Training) -> None:
         x, y = me.tensors(me.train)
         imitator = imitation.Imitator(me, self.settings)
-        student = learn.Learner(me.model, training, me.memory)
+        total = learn.batch_count(len(x), training, me.model)
+        student = learn.Learner(me.model, training, me.memory, total=total)
+        weights = learn.row_weights(y, training)
 
         def step_student(rows: Tensor, batch: Tensor, seen: Tensor, answers: Tensor) -> None:  # c6, Eq. 7
             own = me.task.loss(me.model(batch), y[rows])
             student.step(own + self.settings.gamma * imitation.divergence(me.model, seen, answers))
 
-        for rows, batch in learn.batches(x, training, me.rng("batches"), me.model):
+        for rows, batch in learn.batches(x, training, me.rng("batches"), me.model, weights=weights):
             noise = imitator.noise(training.batch)
             made = imitator.imitate(noise)
             features, logits = features_and_logits(teacher, made)

@@ -62,9 +62,9 @@ class LwoF(BaseModel):
 class FedMDSettings(public.PublicDistillationSettings):
     global_: Annotated[bool, Field(alias="global")] = True
     """Whether the server trains a model of its own (`models.server`); false is plain FedMD."""
-    public_training: Training | None = Training(epochs=10, batch=64, lr=0.1)
+    public_training: public.TrainingOnce = Training(epochs=10, batch=64, lr=0.1)
     """First, every client trains on the whole public set with its labels; null leaves that out."""
-    private_training: Training | None = Training(epochs=10, batch=32, lr=0.1)
+    private_training: public.TrainingOnce = Training(epochs=10, batch=32, lr=0.1)
     """Then on its own data, before the first round; null leaves that out."""
     distil: Distillation = Distillation(epochs=5, batch=64, lr=0.1, loss="l1", reduce="mean")
     """Eq. 1. `reduce: sum` is the norm as printed, mean what FedMD's code minimises."""

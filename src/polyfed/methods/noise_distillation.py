@@ -91,8 +91,7 @@ def distil(server: Server, teacher: Tensor, settings: NoiseSettings, seed: int, 
     how = settings.distil.in_round(server.round)
     loss = learn.knowledge_loss(how, given="answers", task=server.task)
     memory = server.memory.setdefault("distil", {}) if how.keep_optimiser else None
-    cosine_steps = settings.batches() if how.cosine else None
-    learner = learn.Learner(server.model, how, memory, cosine_steps=cosine_steps)
+    learner = learn.Learner(server.model, how, memory, total=settings.batches())
     answers: Iterable[Tensor] = teacher.to(server.device).split(how.batch)
     with learn.batch_statistics(server.model):
         for z, said in zip(_batches(settings, server.shape, seed, drawn), answers, strict=True):

@@ -9,10 +9,10 @@ How answers become one, and in which order its clients learn, stands in each met
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from polyfed import learn
@@ -21,10 +21,20 @@ from polyfed.federation import Assistant, Client, Facts, MethodSettings, Need, R
 from polyfed.learn import AnswerForm, Distillation, Training
 
 
+def _check_once(training: Training | None) -> Training | None:
+    if training is not None and training.schedule.changes:
+        raise ValueError("this is done once, so no `schedule` over rounds can change its rate: set `within`")
+    return training
+
+
+TrainingOnce: TypeAlias = Annotated[Training | None, AfterValidator(_check_once)]
+"""How somebody is trained before the first round, or not at all."""
+
+
 class PublicDistillationSettings(MethodSettings):
     global_: Annotated[bool, Field(alias="global")] = False
     """Whether the server trains a model of its own (`models.server`) on the same answers."""
-    private_training: Training | None = None
+    private_training: TrainingOnce = None
     """What a client does with its own data before the first round, or nothing."""
     public_rows: Annotated[int, Field(ge=1)] = 5000
     """Public rows per round, drawn anew each time; all of them if there are fewer."""

@@ -26,6 +26,7 @@ from polyfed.federation import (
     ANY_TASK,
     Client,
     Declaration,
+    FederationFacts,
     Fields,
     Fleet,
     Kind,
@@ -87,6 +88,9 @@ class QFFL(Method):
             stages=("trained",),
             tasks=ANY_TASK,
         )
+
+    def check(self, federation: FederationFacts) -> None:
+        local_training.check_rate(self.training, self.name)
 
     @client_step(sends=("delta", "h"))
     @stacks(_train_together)

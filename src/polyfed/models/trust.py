@@ -18,6 +18,9 @@ from polyfed.plug_ins import REFERENCE
 GROUPS = (PLUG_INS, "polyfed.methods", "polyfed.tasks")
 MODULE = re.compile(r"[a-z_]\w*(\.[a-z_]\w*)*", re.ASCII | re.IGNORECASE)
 
+NAMING = ("models", "data.partition", "training", "method", "task")
+"""Where keys begin whose values may name functions."""
+
 Trust = str | Iterable[str]
 """Names of modules; a package's is for all that is in it."""
 
@@ -57,7 +60,5 @@ def trust_flags(modules: Iterable[str]) -> str:
 
 def named_on_the_command_line(overrides: Iterable[str]) -> list[str]:
     """The modules that `--set models.names=my_models:small_net` and the like name: who types it has said so."""
-    typed = " ".join(
-        override for override in overrides if override.startswith(("models", "data.partition", "task"))
-    )
+    typed = " ".join(override for override in overrides if override.startswith(NAMING))
     return [match["module"] for match in REFERENCE.finditer(typed)]

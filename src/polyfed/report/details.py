@@ -100,9 +100,7 @@ class Page:
     def groups(self, settings: Sequence[Setting]) -> None:
         """The sections that are values of these settings, each told once."""
         used: dict[type[BaseModel], list[str]] = {}
-        for setting in settings:
-            for group in setting.groups:
-                used.setdefault(group, []).append(setting.key)
+        _add_groups(settings, used)
         for group in sorted(used, key=lambda group: len(group.__mro__)):
             inner = settings_of(group)
             self.heading(f"In {_quoted(used[group])}: {first_sentence(group)}")
@@ -116,6 +114,16 @@ class Page:
             self.prose(
                 "In a section, a key that is left out has the value of its default above, else the one here."
             )
+
+
+def _add_groups(settings: Sequence[Setting], used: dict[type[BaseModel], list[str]]) -> None:
+    """The sections that are values of these settings, and of theirs, with the keys that have them."""
+    for setting in settings:
+        for group in setting.groups:
+            if group not in used:
+                _add_groups(settings_of(group), used)
+            keys = used.setdefault(group, [])
+            keys += [key for key in [setting.key] if key not in keys]
 
 
 def _quoted(keys: Sequence[str]) -> str:

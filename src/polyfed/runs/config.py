@@ -16,7 +16,7 @@ from polyfed import tasks
 from polyfed.errors import ConfigError
 from polyfed.federation.method import Method, MethodSettings, find
 from polyfed.federation.wire import WireSettings
-from polyfed.learn import METRICS, MetricName, Training, can_stack
+from polyfed.learn import METRICS, MetricName, Training, can_stack, over_rounds
 from polyfed.machine import cores
 from polyfed.models import Budget, modules_to_trust, trust_flags
 from polyfed.plug_ins import REFERENCE
@@ -231,8 +231,9 @@ class RunConfig(Section):
         return value
 
     def method_settings(self) -> MethodSettings:
-        """The method's settings; a mistake in them is a `ConfigError`."""
-        return settings_of(find(self.method.name), self.method.settings)
+        """The method's settings, in a run of so many rounds; a mistake in them is a `ConfigError`."""
+        settings = settings_of(find(self.method.name), self.method.settings)
+        return over_rounds(settings, self.rounds, "method.")
 
     def make_method(self) -> Method:
         """The method with its settings."""
@@ -258,12 +259,25 @@ class RunConfig(Section):
 
     def code_names(self) -> list[str]:
         """Every name here that may stand for a function of a module of the user's own."""
-        return [*self.models.all_names(), *self.data.code_names(), self.task.name]
+        trainings = {"training": self.training.model_dump(), "method": self.method.settings}
+        own = [*self.models.all_names(), *self.data.code_names(), self.task.name]
+        return [*own, *_augmentations(trainings)]
 
     @property
     def to_trust(self) -> str:
         """What a command that reads a run with this config must be given: ` --trust my_models`."""
         return trust_flags(modules_to_trust(self.code_names()))
+
+
+def _augmentations(content: Mapping[str, Any]) -> list[str]:
+    """Every text under a key `augment`, at any depth: where a method has training settings is its own affair."""
+    found = []
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            found += _augmentations(value)
+        elif key == "augment" and isinstance(value, str):
+            found.append(value)
+    return found
 
 
 def settings_of(method: type[Method], given: Mapping[str, Any]) -> MethodSettings:
@@ -299,6 +313,7 @@ def read_config(source: Path | Mapping[str, Any], overrides: Sequence[str] = ())
         config = RunConfig.model_validate(content)
     except ValidationError as error:
         raise ConfigError(explain(error, RunConfig)) from None
+    config = over_rounds(config, config.rounds)
     check_sizes({**config.model_dump(exclude={"seed"}), "method": config.method_settings().model_dump()})
     if not REFERENCE.fullmatch(config.task.name):  # nobody's code is run for reading a file
         config.make_task()

@@ -85,9 +85,13 @@ def _choose(inner: dict[str, Any], section: str, chosen: Any) -> None:
         del inner[key]
 
 
+SHORT = {"method": "name", "optimiser": "name", "schedule": "kind", "within": "kind"}
+"""Keys whose value may be a word, short for a map with this key: `method: fedmd` is `{name: fedmd}`."""
+
+
 def _is_map(key: str, value: Any) -> bool:
-    """Whether further keys can be set inside; `method: fedmd` is short for a map with a name."""
-    return isinstance(value, Mapping) or (key == "method" and isinstance(value, str))
+    """Whether further keys can be set inside."""
+    return isinstance(value, Mapping) or (key in SHORT and isinstance(value, str))
 
 
 def _copy_inner(content: dict[str, Any], key: str) -> dict[str, Any]:
@@ -96,7 +100,7 @@ def _copy_inner(content: dict[str, Any], key: str) -> dict[str, Any]:
     if isinstance(inner, Mapping):
         content[key] = dict(inner)
     else:
-        content[key] = {"name": inner} if _is_map(key, inner) else {}
+        content[key] = {SHORT[key]: inner} if _is_map(key, inner) else {}
     copied: dict[str, Any] = content[key]
     return copied
 

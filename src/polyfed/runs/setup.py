@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
+from pydantic import BaseModel
+from torch import Tensor, nn
 
 from polyfed.data import verify
 from polyfed.errors import MethodError
@@ -21,6 +22,7 @@ from polyfed.federation.declaration import Need
 from polyfed.federation.method import Method
 from polyfed.federation.nodes import Assistant, Client, ScratchModels, Server
 from polyfed.federation.roster import FederationFacts, Roster
+from polyfed.learn import Training, can_stack, check_balancing, load_augmentation, trainings_in
 from polyfed.runs.architectures import Architectures, ModelMaker, assignment_of
 from polyfed.runs.assignment import Assignment
 from polyfed.runs.config import RunConfig, pick_device
@@ -142,6 +144,8 @@ class Simulation:
                 f"{self.method.name} keeps nothing of a client: set training.keep_optimiser=false"
             )
         cohorts_of(config, self.clients)
+        labels = self.task.examples(8, self.outputs, self.seeds.torch("examples"))
+        check_training(config.training, self.method.settings, config.rounds, labels)
         self.method.check(self._facts(config))
 
     def _needed_features(self) -> dict[str, int]:
@@ -236,7 +240,7 @@ class Simulation:
         return self.holdings.whole_test_is == "clients" and self.config.evaluate.test_rows is None
 
     def stackable(self) -> frozenset[str]:
-        return self.models.stackable()
+        return self.models.stackable() if can_stack(self.models.config.training) else frozenset()
 
     def server(self) -> Server:
         name = self.config.models.server
@@ -296,6 +300,27 @@ class Simulation:
 
     def own_model(self, index: int) -> nn.Module:
         return self.models.build(self.architecture(index), "own model", self.name(index))
+
+
+def check_training(training: Training, settings: BaseModel, rounds: int, labels: Tensor) -> None:
+    """Refuse augmentation by a function that cannot be used, and draws by class where there are none; warn of settings
+    that do not do what they seem to.
+
+    labels: some such as the task has.
+    """
+    inner = {f"method.{key}": each for key, each in trainings_in(settings).items()}
+    for key, each in {"training": training, **inner}.items():
+        load_augmentation(each.augment)
+        if each.sampling == "balanced":
+            check_balancing(labels)
+        if each.idle_momentum:
+            logger.warning("%s.momentum is %g, of which %s makes no use", key, each.momentum, each.optimiser)
+        length = each.schedule.length
+        if length is not None and length < rounds:
+            logger.warning(
+                "%s.schedule has %d rounds and the run %d: from round %d on the learning rate stays at %.3g",
+                *(key, length, rounds, length, each.in_round(length).lr),
+            )
 
 
 def _as_config(sources: Mapping[str, Any]) -> dict[str, str | TrainAndTest]:
