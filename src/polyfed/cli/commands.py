@@ -24,6 +24,7 @@ app = typer.Typer(
 for command in (
     run_commands.run,
     run_commands.resume,
+    run_commands.finish,
     run_commands.show,
     run_commands.predict,
     run_commands.samples,

@@ -48,6 +48,25 @@ def resume(
     running.resume(directory, rounds, workers, engine, figure=not no_figure, trust=trust or ())
 
 
+def finish(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The directory of a run that was stopped.")
+    ],
+    workers: Workers = None,
+    engine: EngineName = "auto",
+    no_figure: NoFigure = False,
+    trust: Trust = None,
+) -> None:
+    """Give a run that was stopped or killed its result and models where it is.
+
+    Nothing is trained. If the last round was not evaluated, that is done now. Afterwards it is a finished run;
+    `polyfed resume DIR --rounds N` goes on with it all the same.
+    """
+    from polyfed.cli import running
+
+    running.finish(directory, workers, engine, figure=not no_figure, trust=trust or ())
+
+
 def show(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
     clients: Annotated[

@@ -13,11 +13,12 @@ from rich.table import Table
 
 from polyfed.report.fitting import FittedTable, Row
 from polyfed.report.measures import Measure, further_measures, whole_title
-from polyfed.report.tables import SERVER_MODEL, amount, further_table, percent
+from polyfed.report.tables import amount, further_table, percent
 from polyfed.runs.failures import failures_in_a_line
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import (
     REPORTED_ROUNDS,
+    SERVER_MODEL,
     ReportedRound,
     mean_and_spread,
     received_per_client,

@@ -20,6 +20,7 @@ Summary = dict[str, Any]
 
 PARTS: tuple[Part, ...] = ("own", "whole", "others")
 SMALLER_IS_BETTER: frozenset[str] = frozenset({"calibration-error"})
+SERVER_MODEL = "global"  # the stage at which methods measure a model that is the server's own
 
 # What is in a line of the history itself; all else is in its summary.
 _OF_THE_LINE = ("stages", "server", "server_metrics", "bytes", "clients", "noted")
@@ -171,11 +172,18 @@ def chosen_for_each(lines: Sequence[Mapping[str, Any]]) -> dict[str, Measurement
     return best
 
 
+def rating(line: Mapping[str, Any]) -> float | None:
+    """How good models are on validation rows, larger is better: by this rounds are chosen, and runs end early.
+
+    None for a line of the history without such a score.
+    """
+    found = line.get("summary", {}).get("validation")
+    return None if found is None else float(found)
+
+
 def chosen_round(lines: Sequence[Mapping[str, Any]]) -> int | None:
-    """The evaluated round with the best validation accuracy, the earliest of equals; never chosen on test."""
-    rated = [
-        (line["summary"]["validation"], -line["round"]) for line in lines if "validation" in line["summary"]
-    ]
+    """The evaluated round with the best rating, the earliest of equals; never chosen on test."""
+    rated = [(found, -line["round"]) for line in lines if (found := rating(line)) is not None]
     return -max(rated)[1] if rated else None
 
 

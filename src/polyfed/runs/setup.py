@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from polyfed.data import verify
-from polyfed.errors import MethodError
+from polyfed.errors import ConfigError, MethodError
 from polyfed.federation.declaration import Need
 from polyfed.federation.method import Method
 from polyfed.federation.nodes import Assistant, Client, ScratchModels, Server
@@ -27,7 +27,7 @@ from polyfed.runs.config import RunConfig, pick_device
 from polyfed.runs.cut_data import CutData
 from polyfed.runs.data_section import TrainAndTest
 from polyfed.runs.evaluation import ClientObserver
-from polyfed.runs.federation import Federation, cohorts_of
+from polyfed.runs.federation import Federation, cohorts_of, scored_clients
 from polyfed.runs.holdings import GIVEN, Holdings
 from polyfed.runs.needs import check_needs
 from polyfed.runs.own_data import OwnData
@@ -128,7 +128,19 @@ class Simulation:
                 f"{self.method.name} keeps nothing of a client: set training.keep_optimiser=false"
             )
         cohorts_of(config, self.clients)
+        self._check_patience(config)
         self.method.check(self._facts(config))
+
+    def _check_patience(self, config: RunConfig) -> None:
+        """Without validation rows nothing could ever improve."""
+        if config.evaluate.patience is None:
+            return
+        scored = scored_clients(config, self.seeds, self.clients)
+        if not any(len(self.holdings.of(index).validation) for index in scored):
+            raise ConfigError(
+                "evaluate.patience needs validation rows, and no client that is scored has any: set data.validation,"
+                " such as 0.1, or leave patience out"
+            )
 
     def _needed_features(self) -> dict[str, int]:
         """How many features each architecture has, if the method needs one number for all."""
