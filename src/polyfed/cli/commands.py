@@ -27,6 +27,7 @@ for command in (
     run_commands.finish,
     run_commands.show,
     run_commands.predict,
+    run_commands.export,
     run_commands.samples,
     experiment_commands.compare,
     experiment_commands.sweep,

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from polyfed import learn, models
 from polyfed.data import InputForm, read_new_rows
@@ -97,10 +97,14 @@ def predict(model: nn.Module, form: InputForm, rows: Any) -> Predictions:
     new = read_new_rows(rows, form)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     x = new.inputs(models.memory_format(model)).to(device)
-    logits = learn.predict(model, x)[:, : len(form.classes)].cpu()
-    classes = [form.classes[place] for place in logits.argmax(dim=1).tolist()]
-    probabilities = torch.softmax(logits, dim=1).numpy()
-    return Predictions(classes, probabilities, form.classes, new.names, new.labels)
+    outputs = learn.predict(model, x).cpu()
+    classes = [form.classes[place] for place in outputs[:, : len(form.classes)].argmax(dim=1).tolist()]
+    return Predictions(classes, answer(outputs, form).numpy(), form.classes, new.names, new.labels)
+
+
+def answer(outputs: Tensor, form: InputForm) -> Tensor:
+    """What a model's outputs say of rows: the probability of each class, rows × classes."""
+    return torch.softmax(outputs[:, : len(form.classes)], dim=1)
 
 
 def form_of(run: Path, name: str, as_client: str | None = None) -> InputForm:
