@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import multiprocessing
 import time
@@ -236,6 +237,7 @@ def test_the_screen_and_the_tables_say_so(command: Command, small: dict[str, Any
     comparison = compare_runs([tmp_path / "run", tmp_path / "local"])
     assert comparison.lengths == {3, 8}
     assert any("8 rounds instead of 3" in note for note in comparison.notes())
+    assert f"run stopped early {STOPPED}" in comparison.notes()
     shown = command("show", "run")
     assert f"stopped early {STOPPED}" in " ".join(shown.out.split())
 
@@ -254,6 +256,23 @@ def test_a_sweep_that_is_given_again_takes_it_for_finished(
     assert (len(now.finished), now.share, now.seconds_left) == (2, 1.0, 0.0)
     assert run_jobs(jobs, workers) == []
     assert [everything(each.path) for each in jobs] == before
+
+
+def test_a_sweep_says_where_its_runs_ended(command: Command, small: dict[str, Any], tmp_path: Path) -> None:
+    content = still(small, method="fedavg")
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(content))
+    sets = ("--set", "evaluate.patience=2,null", "--set", "rounds=4")
+    said = command("sweep", "run.yaml", *sets, "--seeds", 2, "--workers", 1, "--out", "sweep")
+    assert said.code == 0, said.err
+    told = "evaluate.patience=2: 2 of 2 runs stopped early, after round 3 of 4: there is their last round"
+    assert told in said.out
+    assert "evaluate.patience=null: " not in said.out
+    with (tmp_path / "sweep" / "results.csv").open() as file:
+        assert [line["rounds"] for line in csv.DictReader(file)] == ["3", "3", "4", "4"]
+    again = command("sweep", "run.yaml", *sets, "--seeds", 2, "--workers", 1, "--out", "sweep")
+    assert again.code == 0
+    assert told in again.out
+    assert "4 of 4 runs had finished before" in again.out
 
 
 def test_a_run_finished_by_hand_is_finished_for_its_sweep_too(small: dict[str, Any], tmp_path: Path) -> None:
