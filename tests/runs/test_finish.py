@@ -350,4 +350,4 @@ def test_a_manifest_that_says_something_else_of_its_end_is_refused(
 def test_help_says_what_it_does(command: Command) -> None:
     said = command("finish", "--help")
     assert "Nothing is trained" in " ".join(said.out.split())
-    assert re.search(r"^ *finish +Give a run that was stopped", command("--help").out, re.MULTILINE)
+    assert re.search(r"^ *finish +Give a stopped run its result", command("--help").out, re.MULTILINE)

@@ -232,6 +232,8 @@ def test_the_screen_and_the_tables_say_so(command: Command, small: dict[str, Any
     assert "stopped early: validation has not improved for 2 evaluations in a row" in said.out
     assert f"stopped early {STOPPED}" in " ".join(said.out.split())
     assert "(3)" in said.out
+    alike = "--set method=local --set rounds=3 --set evaluate.patience=null --out local"
+    assert f"polyfed run run/config.yaml {alike}" in said.out
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["stopped"] == STOPPED
     polyfed.run(still(small, method="local", evaluate={}), out=tmp_path / "local", workers=1)
     comparison = compare_runs([tmp_path / "run", tmp_path / "local"])

@@ -59,8 +59,9 @@ def finish(
 ) -> None:
     """Give a stopped run its result where it is.
 
-    And its models. Nothing is trained; if its last round was not evaluated, that is done now.
-    Afterwards it is a finished run; `polyfed resume DIR --rounds N` goes on with it all the same.
+    Summary and models are those of the round that it has reached when it was stopped or killed. Nothing is trained; if
+    that round was not evaluated, it is now. Afterwards it is a finished run; `polyfed resume DIR --rounds N` goes on
+    with it all the same.
     """
     from polyfed.cli import running
 

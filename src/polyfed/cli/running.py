@@ -194,14 +194,20 @@ def _how_it_goes_on(record: RunRecord) -> str:
     return f"; `{record.resume_command} --rounds N` goes on to N rounds" if record.stopped else ""
 
 
+def _as_many_rounds(record: RunRecord) -> str:
+    """What gives another run as many rounds as this one had, where that is not in its config."""
+    if record.stopped is None:
+        return ""
+    return f" --set rounds={record.summary['rounds']} --set evaluate.patience=null"
+
+
 def _show(path: Path, *, figure: bool) -> None:
     record = RunRecord(path)
     known = _show_result(record)
     if known is None and not record.is_local:
         beside = unused_folder(path.parent / "local")
-        say(
-            f"to see the gain over local training: polyfed run {path}/config.yaml --set method=local --out {beside}"
-        )
+        alike = f"--set method=local{_as_many_rounds(record)}"
+        say(f"to see the gain over local training: polyfed run {path}/config.yaml {alike} --out {beside}")
     if figure:
         _as_a_courtesy(lambda: _draw_run(record))
     say(f"everything is in {path}")
