@@ -19,10 +19,13 @@ from tests.runs.test_extend import die_at, everything
 from torch import nn
 
 import polyfed
+from polyfed.engines import Inline
 from polyfed.errors import CheckpointError, ConfigError, Divergence, RunError
+from polyfed.federation.method import registered
 from polyfed.runs.checkpoint import RunDirectory, read_lines
 from polyfed.runs.history import RunRecord
-from polyfed.testing import result_of
+from polyfed.runs.rounds import Run
+from polyfed.testing import Trial, result_of
 
 fork = multiprocessing.get_context("fork")
 
@@ -145,6 +148,23 @@ def test_it_goes_on_and_ends_as_if_it_had_never_been_finished(
             ]
             part["ledger"] = [row for line in part["ledger"] for row in line["rows"] if row[3] == "training"]
     assert found == expected
+
+
+@pytest.mark.parametrize("name", ["fedmd", "fedkem", "scaffold", "spatl", "fedproto"])
+def test_a_look_in_between_changes_nothing_of_what_a_method_keeps(name: str, tmp_path: Path) -> None:
+    """Finished after a round that was not evaluated, then gone on with: models, states, shelf and the server's."""
+    trial = Trial(registered()[name], {}, {"evaluate": {"every": 50}}, tmp_path)
+    whole = result_of(trial.run("whole", Inline()))
+    part = trial.make("part", Inline())
+    part.go(lambda run: run.stop())
+    part.close()
+    assert part.finish().summary["rounds"] == 1
+    again = Run(trial.federation(), Inline(), RunDirectory(part.path, new=False), extended=True)
+    again.go()
+    again.close()
+    found = result_of(part.path)
+    for what in ("models", "states", "shelf", "server state"):
+        assert found[what] == whole[what]
 
 
 def test_a_listener_can_finish_a_run_that_goes_on(small: dict[str, Any], tmp_path: Path) -> None:
