@@ -43,6 +43,7 @@ EXPORTED = [
     "UserError",
     "Weights",
     "client_step",
+    "export",
     "learn",
     "load_model",
     "methods",

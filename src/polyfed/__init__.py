@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # imported at their first use: PyTorch takes seconds, and `po
     )
     from polyfed.learn import Distillation, Training
     from polyfed.runs.api import load_model, prepare, reopen, resume, run
+    from polyfed.runs.export import export
     from polyfed.runs.rounds import Run
     from polyfed.runs.trained import Predictions, TrainedModel
 
@@ -84,6 +85,7 @@ __all__ = [
     "UserError",
     "Weights",
     "client_step",
+    "export",
     "learn",
     "load_model",
     "methods",
@@ -103,6 +105,7 @@ _HOMES = {
     "polyfed.experiments.sweep": ("SweepResult", "sweep"),
     "polyfed.learn": ("Distillation", "Training"),
     "polyfed.runs.api": ("load_model", "prepare", "reopen", "resume", "run"),
+    "polyfed.runs.export": ("export",),
     "polyfed.runs.rounds": ("Run",),
     "polyfed.runs.trained": ("Predictions", "TrainedModel"),
 }

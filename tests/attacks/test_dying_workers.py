@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,8 +31,9 @@ from polyfed.engines.scheduler import Move
 from polyfed.errors import RunError
 from polyfed.federation.engine import Outcome, Population, Request
 from polyfed.federation.program import Program
-from polyfed.runs import rounds
+from polyfed.runs import result, rounds
 from polyfed.runs.checkpoint import read_lines
+from polyfed.runs.rounds import Run
 from polyfed.testing import result_of
 
 
@@ -167,22 +168,22 @@ def test_a_slow_disk_is_waited_for_longer_than_the_timeout_of_a_step(
 
 @pytest.mark.parametrize("method", ["local", "fedavg"])
 def test_a_worker_killed_while_final_models_are_collected_costs_nothing(
-    make_run: MakeRun, method: str
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     expected = make_run(method, Inline())
     expected.go()
     engine = Pool(2)
     run = make_run(method, engine)
-    conclude: Callable[[], None] = run._conclude
+    conclude = result.conclude
     kills: list[int] = []
 
-    def killed_first() -> None:
+    def killed_first(run: Run) -> None:
         if len(kills) < 2:
             kills.append(1)
             kill_a_worker(engine)
-        conclude()
+        conclude(run)
 
-    run._conclude = killed_first  # type: ignore[method-assign]
+    monkeypatch.setattr(result, "conclude", killed_first)
     run.go()
     assert kills
     assert result_of(run.path) == result_of(expected.path)

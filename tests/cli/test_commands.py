@@ -494,6 +494,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(
     assert process.returncode == 130, err
     assert "finishing round" in err
     assert "go on with: polyfed resume long" in out
+    assert "or give it its result as it is: polyfed finish long" in out
     assert "Traceback" not in out + err
     rounds = int(re.findall(r"saved after round (\d+)", out)[0])
     assert 0 < rounds < 150

@@ -335,7 +335,7 @@ def test_a_folder_whose_last_round_has_no_result_is_told_so(
 ) -> None:
     """As nobody could have been scored, and nobody was told."""
     run = make_run(Shy, settings={"hidden": [3]})
-    monkeypatch.setattr(Run, "_look", lambda self: self.evaluation.look(self.server))
+    monkeypatch.setattr(Run, "_look", lambda self, **_: self.evaluation.look(self.server))
     with pytest.raises(RunError, match="has no result: in its last round no client could be scored"):
         run.go()
 

@@ -478,6 +478,7 @@ def test_a_run_directory_says_what_its_data_are(clinics: Path) -> None:
         "label_columns": ["outcome"],
         "image": None,
         "whole_test": "clients",
+        "measure": {"measure": "accuracy", "unit": "%", "smaller_is_better": False},
     }
 
 

@@ -24,8 +24,10 @@ app = typer.Typer(
 for command in (
     run_commands.run,
     run_commands.resume,
+    run_commands.finish,
     run_commands.show,
     run_commands.predict,
+    run_commands.export,
     run_commands.samples,
     experiment_commands.compare,
     experiment_commands.sweep,

@@ -46,7 +46,7 @@ def sweep(
     _show_sweep(result)
     if cost is not None:
         show_cost(result.runs, cost)
-    for line in result.failed_clients():
+    for line in (*result.stopped_early(), *result.failed_clients()):
         say(line)
     say(f"wrote {', '.join(map(str, ready.write(result)))}")
     if failures:

@@ -30,6 +30,15 @@ AccuracyOf = Annotated[
         "--of", metavar="WHOSE", help="Whose accuracy reaches the target: own, all (the default) or server."
     ),
 ]
+AsClient = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--as",
+        metavar="CLIENT",
+        help="As whose rows new ones are normalised: for the server's model, where each client normalises by its "
+        "own statistics.",
+    ),
+]
 NoFigure = Annotated[bool, typer.Option("--no-figure", help="Draw nothing.")]
 Trust = Annotated[
     Optional[list[str]],  # noqa: UP045

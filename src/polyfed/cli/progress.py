@@ -77,7 +77,7 @@ class _RunBar(Progress):
 
     def status(self) -> Text:
         """What is known, and the step under way. Lines break between two parts, never inside one."""
-        step = self.run.fleet.under_way if self.run.round < self.run.config.rounds else ""
+        step = "" if self.run.finished else self.run.fleet.under_way
         words, room = Text(), self.width
         for part in filter(None, [*self.parts, step]):
             between = " · " if words else ""
@@ -136,7 +136,7 @@ class _StatusLine:
         if failures:
             names = few_names(failure["client"] for failure in failures)
             parts.append(f"{len(failures)} failed ({names})")
-        return [*parts, f"{duration(left)} left"]
+        return [*parts, f"stopped early: {run.patience.words()}" if run.stopped else f"{duration(left)} left"]
 
 
 @contextmanager

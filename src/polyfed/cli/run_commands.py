@@ -10,7 +10,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from polyfed.cli.options import EngineName, NoFigure, Overrides, RunFile, Trust, Workers
+from polyfed.cli.options import AsClient, EngineName, NoFigure, Overrides, RunFile, Trust, Workers
 
 
 def run(
@@ -48,6 +48,26 @@ def resume(
     running.resume(directory, rounds, workers, engine, figure=not no_figure, trust=trust or ())
 
 
+def finish(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The directory of a run that was stopped.")
+    ],
+    workers: Workers = None,
+    engine: EngineName = "auto",
+    no_figure: NoFigure = False,
+    trust: Trust = None,
+) -> None:
+    """Give a stopped run its result where it is.
+
+    Summary and models are those of the round that it has reached when it was stopped or killed. Nothing is trained; if
+    that round was not evaluated, it is now. Afterwards it is a finished run; `polyfed resume DIR --rounds N` goes on
+    with it all the same.
+    """
+    from polyfed.cli import running
+
+    running.finish(directory, workers, engine, figure=not no_figure, trust=trust or ())
+
+
 def show(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory.")],
     clients: Annotated[
@@ -70,15 +90,7 @@ def predict(
         ),
     ],
     client: Annotated[str, typer.Option(help="Whose model: a client's name, or server.")],
-    as_client: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(
-            "--as",
-            metavar="CLIENT",
-            help="As whose rows new ones are normalised: for the server's model, where each client normalises by its "
-            "own statistics.",
-        ),
-    ] = None,
+    as_client: AsClient = None,
     out: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(help="The CSV file to write; printed by default."),
@@ -98,6 +110,32 @@ def predict(
     from polyfed.cli import predicting
 
     predicting.predict_rows(directory, source, client, out, trust or (), as_client)
+
+
+def export(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a finished run.")],
+    client: Annotated[str, typer.Option(help="Whose model: a client's name, or server.")],
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", metavar="FILE", help="The file to write: .onnx, or .pt for TorchScript."),
+    ],
+    as_client: AsClient = None,
+    trust: Trust = None,
+) -> None:
+    """Write a trained model as one file for other programs.
+
+    ONNX or TorchScript, with normalisation inside: it takes rows as they come, numbers (float32, rows × columns in the
+    order of training) or images (rows × height × width × channels), and gives the probability of each class. Classes,
+    columns, client, run and polyfed's version are in its metadata. The file is run and compared with the model before
+    it is put in its place.
+
+    \b
+    polyfed export polyfed-runs/run --client north -o north.onnx
+    polyfed export polyfed-runs/run --client server --as north -o server.pt
+    """
+    from polyfed.cli import exporting
+
+    exporting.export_model(directory, client, out, trust or (), as_client)
 
 
 def samples(

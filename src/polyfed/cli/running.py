@@ -67,9 +67,24 @@ def resume(
     record = RunRecord(directory)
     if record.finished and rounds in (None, record.summary["rounds"]):
         record.verify()
-        say(f"{directory} has finished already.")
+        say(f"{directory} has finished already{_how_it_goes_on(record)}.")
     else:
         go(api.reopen(directory, workers=workers, engine=engine, rounds=rounds, trust=trust))
+    _show(directory, figure=figure)
+
+
+def finish(directory: Path, workers: int | None, engine: str, *, figure: bool, trust: Sequence[str]) -> None:
+    """Give a run that was stopped its result where it is, and show it."""
+    record = RunRecord(directory)
+    if record.finished:
+        record.verify()
+        say(f"{directory} has finished already{_how_it_goes_on(record)}.")
+    else:
+        ready = api.reopen(directory, workers=workers, engine=engine, trust=trust)
+        try:
+            ready.finish()
+        finally:
+            ready.close()
     _show(directory, figure=figure)
 
 
@@ -86,6 +101,8 @@ def show(directory: Path, *, clients: bool) -> None:
     else:
         rounds = f"{record.manifest['round']} of {record.config['rounds']} rounds"
         say(f"{directory} has done {rounds}: `{record.resume_command}` goes on")
+        if record.manifest["round"]:
+            say(f"`{record.finish_command}` gives it its result as it is")
 
 
 def compare(
@@ -153,9 +170,10 @@ def go(ready: Run) -> None:
     finally:
         ready.close()
     if not ready.finished:
-        say(
-            f"saved after round {ready.round}; go on with: polyfed resume {ready.path}{ready.config.to_trust}"
-        )
+        where = f"{ready.path}{ready.config.to_trust}"
+        say(f"saved after round {ready.round}; go on with: polyfed resume {where}")
+        if ready.round:
+            say(f"or give it its result as it is: polyfed finish {where}")
         raise typer.Exit(130)
 
 
@@ -171,14 +189,25 @@ def draw_comparison(comparison: Comparison, path: Path, cost: CostQuestion | Non
     _as_a_courtesy(lambda: _draw_compared(comparison, _free(path), cost))
 
 
+def _how_it_goes_on(record: RunRecord) -> str:
+    """What to type so that a run goes on which ended before its last round."""
+    return f"; `{record.resume_command} --rounds N` goes on to N rounds" if record.stopped else ""
+
+
+def _as_many_rounds(record: RunRecord) -> str:
+    """What gives another run as many rounds as this one had, where that is not in its config."""
+    if record.stopped is None:
+        return ""
+    return f" --set rounds={record.summary['rounds']} --set evaluate.patience=null"
+
+
 def _show(path: Path, *, figure: bool) -> None:
     record = RunRecord(path)
     known = _show_result(record)
     if known is None and not record.is_local:
         beside = unused_folder(path.parent / "local")
-        say(
-            f"to see the gain over local training: polyfed run {path}/config.yaml --set method=local --out {beside}"
-        )
+        alike = f"--set method=local{_as_many_rounds(record)}"
+        say(f"to see the gain over local training: polyfed run {path}/config.yaml {alike} --out {beside}")
     if figure:
         _as_a_courtesy(lambda: _draw_run(record))
     say(f"everything is in {path}")
@@ -190,6 +219,8 @@ def _show_result(record: RunRecord) -> RunRecord | None:
     known = local if local is not None and local.path.resolve() != record.path.resolve() else None
     console.print(result_table(record, known))
     print_any(confusion_table(record))
+    if record.stopped is not None:
+        say(f"stopped early {record.stopped}")
     for line in record.failure_lines:
         say(line)
     return known

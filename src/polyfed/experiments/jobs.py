@@ -82,7 +82,8 @@ class JobTracker:
         self.stopping = False
         self._under_way: dict[Path, Callable[[], RunProgress]] = {}
         self._progress: dict[Path, RunProgress] = {}
-        self._failed: set[Path] = set()
+        self._over: set[Path] = set()
+        """The finished ones, which may have ended before their last round, and those that failed."""
         self._but_for_seed = {job.path: _but_for_seed(job.config) for job in jobs}
         for job in jobs:
             self._read_folder(job)
@@ -95,7 +96,7 @@ class JobTracker:
                 self._progress[job.path] = RunProgress(manifest["round"], manifest["seconds"])
             if state == "finished":
                 RunRecord(job.path).verify(states=False)
-                self.finished.append(self.names[job.path])
+                self._finish(job)
             else:
                 self.left.append(job)
         except CheckpointError as error:
@@ -116,14 +117,18 @@ class JobTracker:
         if reason:
             self.fail(job, reason)
         elif is_finished(job.path):
-            self.finished.append(self.names[job.path])
+            self._finish(job)
         else:
             return False
         return True
 
+    def _finish(self, job: Job) -> None:
+        self.finished.append(self.names[job.path])
+        self._over.add(job.path)
+
     def fail(self, job: Job, reason: str) -> None:
         self.failures.append(JobFailure(job, reason))
-        self._failed.add(job.path)
+        self._over.add(job.path)
 
     def snapshot(self) -> Snapshot:
         for path in self._under_way:
@@ -170,7 +175,7 @@ class JobTracker:
         ahead = []
         for job in self.jobs:
             share = 1 - self._progress_of(job).round / job.config.rounds
-            if share == 0 or job.path in self._failed:
+            if share == 0 or job.path in self._over:
                 continue
             if not whole:
                 return None

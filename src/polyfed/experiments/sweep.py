@@ -35,6 +35,7 @@ from polyfed.report.sweeps import (
     VariantResult,
     failed_clients,
     results_csv,
+    stopped_early,
     sweep_further,
     sweep_markdown,
     sweep_table,
@@ -100,6 +101,10 @@ class SweepResult:
     def failed_clients(self) -> list[str]:
         """Where clients failed in runs that finished nevertheless, a line for each variant."""
         return failed_clients(self.runs)
+
+    def stopped_early(self) -> list[str]:
+        """Where runs ended before their last round, a line for each variant."""
+        return stopped_early(self.runs)
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,13 @@ class Comparison:
 
     def notes(self) -> list[str]:
         """What a reader must know beside the table, a line each."""
-        return [*self._left_out(), *self._unequal(), *self._without_gain(), *self._failed()]
+        return [
+            *self._left_out(),
+            *self._unequal(),
+            *self._stopped(),
+            *self._without_gain(),
+            *self._failed(),
+        ]
 
     def _left_out(self) -> list[str]:
         return [
@@ -107,6 +113,10 @@ class Comparison:
         return [
             "the runs have different numbers of rounds: each accuracy is that of the run's own last round"
         ]
+
+    def _stopped(self) -> list[str]:
+        stopped = {name: record.stopped for name, record in self.runs.items()}
+        return [f"{name} stopped early {why}" for name, why in stopped.items() if why is not None]
 
     def _without_gain(self) -> list[str]:
         """Why some runs have no gain, where that is not plain: runs with one reason in one line."""

@@ -16,9 +16,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from polyfed.federation.message import Kind
 from polyfed.report.drawing import COLOURS, INK, labels, save, spaced, style_axes
 from polyfed.report.measures import OWN, whole_title
-from polyfed.report.tables import SERVER_MODEL, amount, pools_data
+from polyfed.report.tables import amount, pools_data
 from polyfed.runs.history import RunRecord
-from polyfed.runs.metrics import mean_and_spread, received_per_client, sent_per_client
+from polyfed.runs.metrics import SERVER_MODEL, mean_and_spread, received_per_client, sent_per_client
 
 _BOUND = "#8a8a8a"
 _LONGEST_LABEL = 28

@@ -13,11 +13,12 @@ from rich.table import Table
 
 from polyfed.report.fitting import FittedTable, Row
 from polyfed.report.measures import Measure, further_measures, whole_title
-from polyfed.report.tables import SERVER_MODEL, amount, further_table, percent
+from polyfed.report.tables import amount, further_table, percent
 from polyfed.runs.failures import failures_in_a_line
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import (
     REPORTED_ROUNDS,
+    SERVER_MODEL,
     ReportedRound,
     mean_and_spread,
     received_per_client,
@@ -218,6 +219,22 @@ def failed_clients(runs: Mapping[str, Sequence[RunRecord]]) -> list[str]:
     return lines
 
 
+def stopped_early(runs: Mapping[str, Sequence[RunRecord]]) -> list[str]:
+    """Where finished runs ended before their last round: a line for each variant."""
+    lines = []
+    for variant, records in runs.items():
+        ends = [record.summary["rounds"] for record in records if record.stopped is not None]
+        if ends:
+            few, many = min(ends), max(ends)
+            where = f"round {few}" if few == many else f"rounds {few} to {many}"
+            of = records[0].config["rounds"]
+            lines.append(
+                f"{variant}: {len(ends)} of {len(records)} runs stopped early, after {where} of {of}: there is their"
+                " last round"
+            )
+    return lines
+
+
 def sweep_further(rows: Sequence[VariantResult]) -> Table | None:
     """What the variants measured beside the accuracy of their results; None if they measured nothing else."""
     found = [
@@ -261,6 +278,7 @@ def results_csv(runs: Sequence[FinishedRun]) -> str:
             "seed",
             "whole_test",
             *names,
+            "rounds",
             "round_chosen",
             "own_worst",
             "own_spread",
@@ -282,6 +300,7 @@ def results_csv(runs: Sequence[FinishedRun]) -> str:
                 run.record.config["seed"],
                 run.record.whole_test,
                 *(accuracy_at(summary, when, part) for when, part in ACCURACIES),
+                summary["rounds"],
                 (summary["chosen"] or {}).get("round"),
                 accuracy_at(summary, "last", "own", "worst"),
                 accuracy_at(summary, "last", "own", "spread"),

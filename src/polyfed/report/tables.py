@@ -20,7 +20,6 @@ from polyfed.report.measures import Measure, further_measures, part_titles, stag
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound, sent_per_client
 
-SERVER_MODEL = "global"  # the stage at which methods measure a model that is the server's own
 MOST_NAMED = 20  # clients in the table of a run's result
 MOST_CLIENTS = 50  # listed by `partition`; the others are only counted
 MOST_CLASSES = 20  # of a confusion matrix that is printed

@@ -142,7 +142,8 @@ def resume(
     """Go on with a run that was stopped or killed, or has finished and is to have more rounds.
 
     data, models: the user's own must be given again; models are told apart by their names.
-    rounds: go on to so many rounds in all; the result is that of a run which had so many from the start.
+    rounds: go on to so many rounds in all; the result is that of a run which had so many from the start. One that has
+        ended by `evaluate.patience` goes on without it.
     trust: modules whose code may be run, where the run has models such as `my_models:small_net`: `["my_models"]`.
     """
     ready = reopen(path, data=data, models=models, workers=workers, engine=engine, rounds=rounds, trust=trust)
@@ -159,16 +160,17 @@ def reopen(
     rounds: int | None = None,
     trust: known_models.Trust = (),
 ) -> Run:
-    """A run that was stopped or killed, or is to have more rounds, ready to `go()` on: see `resume`."""
+    """A run that was stopped or killed, or is to have more rounds, ready to `go()` on (see `resume`) or `finish()`."""
     folder = Path(path)
     files = RunFiles(folder, read_manifest(folder))
     done = files.manifest["round"]
     for read in (files.config, files.description, files.assignment):
         read()  # all that is written once: what is damaged would be found when the run has ended
     checked = read_config(folder / CONFIG)
-    if files.finished and rounds in (None, checked.rounds):
+    extended = rounds is not None and not (files.finished and rounds == done)
+    if files.finished and not extended:
         RunRecord(folder).verify()
-    if rounds is not None and rounds != checked.rounds:
+    if rounds is not None and extended:
         if rounds <= done:
             raise ConfigError(f"{folder} has done {done} rounds already: give more than {done}")
         checked = checked.model_copy(update={"rounds": rounds})
@@ -178,7 +180,7 @@ def reopen(
     federation = set_up(checked, data, given)
     federation.verify_data()
     ready = make_engine(engine, workers, checked.timeout)
-    return Run(federation, ready, RunDirectory(folder, new=False))
+    return Run(federation, ready, RunDirectory(folder, new=False), extended=extended)
 
 
 def load_model(

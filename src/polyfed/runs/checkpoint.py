@@ -120,6 +120,7 @@ class RunDirectory:
 
     def __init__(self, path: Path, *, new: bool) -> None:
         self.path = path
+        self.closed = False
         self.folder = Folder(path)
         self.models = self.folder.folder(MODELS)
         self._states = self.folder.folder(STATES)
@@ -189,17 +190,30 @@ class RunDirectory:
         self.folder.write(FIXED[key], data)
         self._fixed[key] = digest(data)
 
-    def set_rounds(self, rounds: int) -> None:
+    def end_here(self) -> None:
+        """Make the round of the last commit the last of all. Its evaluation may be new in the logs."""
+        logs = {"history": self.history.mark(), "ledger": self.ledger.mark()}
+        self._write_manifest({**self.manifest, **logs, "ended": True})
+
+    def set_rounds(self, rounds: int, *, without_patience: bool = False, again: bool = False) -> None:
         """Let the run go on to so many rounds.
 
-        Whenever this is killed, the run is a whole one of as many rounds as `config.yaml` says. The manifest first
-        allows the new config beside the old; the result goes before the config, since it is not that of more rounds.
+        Whenever this is killed, the run is a whole one of as many rounds as `config.yaml` says, or of those after which
+        it had ended. The manifest first allows the new config beside the old; the result goes before the config, since
+        it is not that of more rounds.
+
+        without_patience: from now on it is a run without `evaluate.patience`.
+        again: also if it has ended before that many rounds.
         """
         old = self.files.config()
         content = yaml.safe_load(old)
-        if content.get("rounds") == rounds:
+        changed = {**content, "rounds": rounds}
+        if without_patience:
+            changed["evaluate"] = {**content["evaluate"], "patience": None}
+        ended = again and self.manifest.get("ended", False)
+        if changed == content and not ended:
             return
-        new = _as_yaml({**content, "rounds": rounds})
+        new = _as_yaml(changed)
         models = self._model_files()
         allowed = {"config": digest(old), "next_config": digest(new)}
         self._write_manifest({**self.manifest, **allowed, RESULT: None})
@@ -208,6 +222,8 @@ class RunDirectory:
             self.models.remove(name)
         self.folder.replace(CONFIG, new)
         self._config = digest(new)
+        if ended:  # only now: killed before, it would go on to as many rounds as nobody asked for
+            self._write_manifest({**self.manifest, "ended": False})
 
     def _model_files(self) -> list[str]:
         """The files of the result in `models/`."""
@@ -327,6 +343,10 @@ class RunDirectory:
         }
 
     def close(self) -> None:
+        """Let others have it."""
+        if self.closed:
+            return  # whoever has it by now has scratch of its own
+        self.closed = True
         for log in (self.history, self.ledger, self.index):
             log.close()
         with contextlib.suppress(OSError, CheckpointError):  # of no value, and the run is over

@@ -149,6 +149,12 @@ class Evaluation(Section):
 
     every: Annotated[int, Field(ge=1)] = 1
     """Rounds between evaluations; the last round is always evaluated."""
+    patience: Annotated[int, Field(ge=1)] | None = None
+    """End the run when validation has not improved for so many evaluations in a row; null: never before the last
+    round."""
+    min_change: Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)] = 0.0
+    """For `patience`: by more than this must validation be better than ever before, to count as improved (an accuracy
+    is a share from 0 to 1)."""
     clients: Annotated[int, Field(ge=1)] = 100
     """At most this many clients are scored (drawn once), after a round and within it, so that cost does not grow with
     the population."""

@@ -68,6 +68,8 @@ class Manifest(_Part):
     ledger: Mark
     states: Mark
     result: dict[str, str] | None
+    ended: bool = False
+    """Whether its round is the last, although the config says more: it was asked to finish."""
 
 
 class Clients(_Part):
@@ -237,6 +239,8 @@ class Summary(_Part):
     clients: Annotated[int, Field(ge=1, le=MOST)]
     seconds: Number
     failures: Count
+    stopped: Annotated[str, Field(max_length=1000)] | None = None
+    """Why it ended before its last round, in words."""
     diverged: list[str] = []
     missing: dict[str, str] = {}
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polyfed.federation.engine import DIVERGED
+from polyfed.disk import Folder
+from polyfed.federation.engine import DIVERGED, Failure
+from polyfed.federation.roster import Roster
+
+logger = logging.getLogger(__name__)
 
 FAILURES_LOG = "failures.log"
 MOST_REASONS = 5
@@ -37,6 +42,28 @@ class FailedStep:
             f"{len(self.clients)} of {clients} clients ({few_names(self.clients)}) failed in step '{self.step}',"
             f" {_words_of_rounds(self.rounds)}{times}: {self.reason}{alike}"
         )
+
+
+def log_failures(failures: Sequence[Failure], number: int, roster: Roster, folder: Folder) -> None:
+    """Keep the tracebacks of what failed in a round in the run directory."""
+    told: dict[str, list[str]] = {}
+    for failure in failures:
+        name = name_of(failure, roster)
+        where = f"{folder.path}: round {number}"
+        logger.debug("%s: %s failed in step '%s': %s", where, name, failure.step, failure.reason)
+        if failure.traceback:
+            told.setdefault(failure.traceback, []).append(f"{name} in step '{failure.step}'")
+    if told:
+        with folder.append(FAILURES_LOG) as file:
+            for text, all_of_them in told.items():
+                line = f"round {number}: {', '.join(all_of_them)}\n{text}\n"
+                file.write(line.encode(errors="backslashreplace"))
+
+
+def name_of(failure: Failure, roster: Roster) -> str:
+    """The client that failed."""
+    assert failure.client is not None, "a server's step that fails ends the run at once"
+    return roster.name(failure.client)
 
 
 def few_names(names: Iterable[str]) -> str:

@@ -74,7 +74,15 @@ class RunRecord:
     @property
     def resume_command(self) -> str:
         """What to type so that the run goes on."""
-        return f"polyfed resume {self.path}{RunConfig.model_validate(self.config).to_trust}"
+        return self._command("resume")
+
+    @property
+    def finish_command(self) -> str:
+        """What to type so that the run is given its result where it is."""
+        return self._command("finish")
+
+    def _command(self, word: str) -> str:
+        return f"polyfed {word} {self.path}{RunConfig.model_validate(self.config).to_trust}"
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -84,6 +92,12 @@ class RunRecord:
                 f" round {self.manifest['round']}"
             )
         return self._files.summary()
+
+    @property
+    def stopped(self) -> str | None:
+        """Why a finished run ended before its last round, in words; None if it did not."""
+        found: str | None = self.summary.get("stopped")
+        return found
 
     @cached_property
     def client_names(self) -> list[str] | None:

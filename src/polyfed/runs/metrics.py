@@ -22,6 +22,7 @@ Summary = dict[str, Any]
 
 PARTS: tuple[Part, ...] = ("own", "whole", "others")
 SMALLER_IS_BETTER: frozenset[str] = frozenset({"calibration-error"})
+SERVER_MODEL = "global"  # the stage at which methods measure a model that is the server's own
 
 # What is in a line of the history itself; all else is in its summary.
 _OF_THE_LINE = ("stages", "server", "server_metrics", "bytes", "clients", "noted")
@@ -178,14 +179,21 @@ def chosen_for_each(
     return best
 
 
+def rating(line: Mapping[str, Any], task: Task = CLASSIFICATION) -> float | None:
+    """How good models are on validation rows, larger is better: by this rounds are chosen, and runs end early.
+
+    None for a line of the history without such a score.
+    """
+    found = line.get("summary", {}).get("validation")
+    if found is None:
+        return None
+    return -float(found) if task.smaller_is_better else float(found)
+
+
 def chosen_round(lines: Sequence[Mapping[str, Any]], task: Task = CLASSIFICATION) -> int | None:
-    """The evaluated round with the best score on validation, the earliest of equals; never chosen on test."""
-    best: tuple[int, float] | None = None
-    for line in sorted(lines, key=lambda line: int(line["round"])):
-        value = line["summary"].get("validation")
-        if value is not None and (best is None or task.is_better(value, best[1])):
-            best = line["round"], value
-    return None if best is None else best[0]
+    """The evaluated round with the best rating, the earliest of equals; never chosen on test."""
+    rated = [(found, -line["round"]) for line in lines if (found := rating(line, task)) is not None]
+    return -max(rated)[1] if rated else None
 
 
 def sent_per_client(summary: Mapping[str, Any]) -> float:

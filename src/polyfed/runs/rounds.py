@@ -26,12 +26,14 @@ from polyfed.federation.method import learning_rates
 from polyfed.federation.program import Program
 from polyfed.federation.shelf import Shelf
 from polyfed.federation.wire import Wire
-from polyfed.runs import evaluation, final_models, metrics
+from polyfed.runs import evaluation, result
 from polyfed.runs.checkpoint import RunDirectory, disk_trouble
 from polyfed.runs.evaluation import Evaluation, EvaluationSteps
-from polyfed.runs.failures import FAILURES_LOG, diverged, last_reasons
+from polyfed.runs.failures import log_failures, name_of
 from polyfed.runs.federation import Federation, cohorts_of, scored_clients
 from polyfed.runs.manifest import data_digest, other_data
+from polyfed.runs.metrics import SERVER_MODEL
+from polyfed.runs.patience import Patience
 from polyfed.runs.signals import ROUND_SECONDS
 from polyfed.runs.soundness import Soundness
 
@@ -44,9 +46,13 @@ SAVING_SHARE = 20  # a checkpoint comes after so many times what the last one to
 
 
 class Run:
-    """One run in its directory. `go()` does the rounds; `stop()` ends it after the round under way."""
+    """One run in its directory. `go()` does the rounds; `stop()` ends it after the round under way, to be gone on with;
+    `finish()` gives it its result where it is."""
 
-    def __init__(self, federation: Federation, engine: Engine, directory: RunDirectory) -> None:
+    def __init__(
+        self, federation: Federation, engine: Engine, directory: RunDirectory, *, extended: bool = False
+    ) -> None:
+        """extended: it is to go on to `rounds`, although it has ended before."""
         self.federation = federation
         self.config = federation.config
         self.method = federation.method
@@ -57,6 +63,11 @@ class Run:
         self.seconds = 0.0
         self.last: dict[str, Any] | None = None
         self._stopping = False
+        self._finishing = False
+        self._under_way = False
+        self._extended = extended
+        self._asked_to_end = False
+        """Whether its last round is the one in which it was asked to finish."""
         self._open = False
         self._saved_at = time.monotonic()
         self._pause = self.config.checkpoint_seconds
@@ -72,6 +83,7 @@ class Run:
 
     def _reset(self) -> None:
         """What a run is before its first round."""
+        self.patience = Patience(self.config.evaluate, self.federation.task)
         self.ledger = Ledger()
         self.server = self.federation.server()
         self.server.shelf = Shelf(self.directory.scratch / "shelf")
@@ -111,11 +123,38 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return self.round >= self.config.rounds
+        """Whether the last round is done."""
+        return self.round >= self.config.rounds or self.stopped is not None
+
+    @property
+    def stopped(self) -> str | None:
+        """Why this round is the last one, although there were to be more, in words."""
+        if self.round >= self.config.rounds or not (self.patience.spent or self._asked_to_end):
+            return None
+        reason = self.patience.words() if self.patience.spent else "it was asked to finish"
+        return f"after round {self.round} of {self.config.rounds}: {reason}"
 
     def stop(self) -> None:
         """End after the round under way, with a checkpoint."""
         self._stopping = True
+
+    def finish(self) -> Run:
+        """Give a run that was stopped or killed its result and models where it is, and close it.
+
+        Nothing is trained; if its last round was not evaluated, that is done now. Called while the run goes on (by its
+        listener, say), it ends after the round under way.
+        """
+        if not (self._under_way or self.directory.manifest.get("round")):
+            raise RunError(f"{self.path} has done no round yet: there is nothing to finish")
+        self._finishing = self._stopping = True
+        if not self._under_way:
+            if self.directory.closed:
+                self.directory = RunDirectory(self.path, new=False)
+            try:
+                self.go()
+            finally:
+                self.close()
+        return self
 
     def open(self) -> None:
         """Start the engine and set the run up, or back to its last checkpoint. `go` does it where need be."""
@@ -128,12 +167,14 @@ class Run:
         """Do the rounds that are left. Afterwards the run is finished, or stopped and saved."""
         threads = torch.get_num_threads()
         torch.set_num_threads(self.config.server_threads)
+        self._under_way = True
         try:
             self.open()
             self._through_losses(lambda: self._rounds(listener))
         except OSError as error:
             raise disk_trouble(error, self.path) from error
         finally:
+            self._under_way = False
             torch.set_num_threads(threads)
             self._stop_engine()
 
@@ -161,13 +202,23 @@ class Run:
                     *(self.path, before, torch.__version__),
                 )
             self._go_back()
-            self.directory.set_rounds(self.config.rounds)
+            self._set_rounds()
         else:
             self.directory.write_config(self.config.as_file())
             self.directory.write_description(self.federation.description)
             self.directory.write_assignment(self.federation.assignment.model_dump())
             self.engine.restore({})
             self._through_losses(self._commit)
+
+    def _set_rounds(self) -> None:
+        """Go on to as many rounds as the config says now; beyond the end of its patience, without any."""
+        aside = self._extended and self.patience.spent
+        if aside:
+            patient = self.config.evaluate.model_copy(update={"patience": None})
+            self.config = self.config.model_copy(update={"evaluate": patient})
+            self.patience = Patience(patient, self.federation.task)
+        self.directory.set_rounds(self.config.rounds, without_patience=aside, again=self._extended)
+        self._asked_to_end, self._extended = bool(self.directory.manifest.get("ended")), False
 
     def _through_losses(self, phase: Callable[[], None]) -> None:
         """Do a phase of the run. Whenever a worker is lost with the states in it, go back and do it again."""
@@ -208,8 +259,10 @@ class Run:
         manifest = self.directory.manifest
         if (manifest["round"], manifest["prepared"]) != (self.round, self.prepared):
             self._commit()
+        if self._finishing and self.round and not self.finished:
+            self._end_here()
         if self.finished and not self.directory.concluded:
-            self._conclude()
+            result.conclude(self)
 
     def _commit_if_due(self, round_seconds: float) -> None:
         """Save, if enough time has passed; sooner after a round so long that the next may be abandoned (SIGTERM)."""
@@ -240,7 +293,8 @@ class Run:
         before = time.perf_counter()
         self._learn(lambda: self.method.round(number, self.fleet, self.server))
         learnt = time.perf_counter()
-        scores = self._look() if evaluating else {}
+        again = f"`polyfed resume {self.path}` tries the last round again"
+        scores = self._look(again=again if number == self.config.rounds else "") if evaluating else {}
         self.seconds = time.perf_counter() - started
         logger.debug(
             "%s: round %d: learnt in %.2f s, %s",
@@ -283,8 +337,11 @@ class Run:
         self._log_failures(self.fleet.failures)
         self.fleet.end()
 
-    def _look(self) -> dict[int, Any]:
-        """Every scored client's measurement. A last round in which there is none ends the run: it has no result."""
+    def _look(self, *, again: str) -> dict[int, Any]:
+        """Every scored client's measurement. A last round in which there is none ends the run: it has no result.
+
+        again: of a last round, what does it again; nothing of others.
+        """
         before = len(self.fleet.failures)
         scores = self.evaluation.look(self.server)
         failures = self.fleet.failures[before:]
@@ -292,32 +349,19 @@ class Run:
         if not scores:
             reason = f"round {self.fleet.round}: no client could be scored"
             cause = None
-            for last in failures[-1:]:
-                reason += f", {self._name(last)} in step '{last.step}': {last.reason}"
-                cause = StepFailed(last.traceback) if last.traceback else None
-            if self.fleet.round == self.config.rounds:
+            for failure in failures[-1:]:
+                reason += (
+                    f", {name_of(failure, self.federation.roster)} in step '{failure.step}': {failure.reason}"
+                )
+                cause = StepFailed(failure.traceback) if failure.traceback else None
+            if again:
                 kind = Divergence if DIVERGED in reason else RunError
-                raise kind(f"{reason}; `polyfed resume {self.path}` tries the last round again") from cause
+                raise kind(f"{reason}; {again}") from cause
             logger.warning("%s", reason)
         return scores
 
     def _log_failures(self, failures: Sequence[Failure]) -> None:
-        told: dict[str, list[str]] = {}
-        for failure in failures:
-            name = self._name(failure)
-            where = f"{self.path}: round {self.fleet.round}"
-            logger.debug("%s: %s failed in step '%s': %s", where, name, failure.step, failure.reason)
-            if failure.traceback:
-                told.setdefault(failure.traceback, []).append(f"{name} in step '{failure.step}'")
-        if told:
-            with self.directory.folder.append(FAILURES_LOG) as file:
-                for text, all_of_them in told.items():
-                    line = f"round {self.fleet.round}: {', '.join(all_of_them)}\n{text}\n"
-                    file.write(line.encode(errors="backslashreplace"))
-
-    def _name(self, failure: Failure) -> str:
-        assert failure.client is not None, "a server's step that fails ends the run at once"
-        return self.federation.roster.name(failure.client)
+        log_failures(failures, self.fleet.round, self.federation.roster, self.directory.folder)
 
     def _open_round(self, number: int, *, measuring: bool) -> None:
         self.fleet.begin(number, measuring=measuring, left_out=self._left_out.get(number))
@@ -336,6 +380,7 @@ class Run:
             self.directory.history.append(line)
             self.directory.history.flush()
             self.last = line
+            self.patience.see(line)
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 
@@ -379,12 +424,14 @@ class Run:
             self.last = None
             for line in self.directory.history.lines():
                 self.last = line
+                self.patience.see(line)
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise CheckpointError(
                 f"{self.path} was edited: what it says of its last checkpoint is no such thing ({describe(error)})"
             ) from error
         self.round = manifest["round"]
         self.prepared = manifest["prepared"]
+        self._asked_to_end = manifest.get("ended", False)
         self.seconds = manifest["seconds"]
         self.engine.restore(self.client_files())
         logger.info("%s: going on after round %d of %d", self.path, self.round, self.config.rounds)
@@ -403,43 +450,13 @@ class Run:
 
     # -- the end ---------------------------------------------------------------------------------------------
 
-    def _conclude(self) -> None:
-        """Write every final model and the summary."""
-        lines = [line for line in self.directory.history.lines() if "summary" in line]
-        if not lines or lines[-1]["round"] != self.round:
-            raise RunError(f"{self.path} has no result: in its last round no client could be scored")
-        chosen = metrics.chosen_round(lines, self.federation.task)
-        by_round = {
-            line["round"]: {
-                **line["summary"],
-                **{key: line[key] for key in ("stages", "server", "server_metrics") if key in line},
-            }
-            for line in lines
-        }
-        summary = {
-            "name": self.config.name,
-            "method": self.method.name,
-            "rounds": self.round,
-            "last": by_round[self.round],
-            "chosen": {"round": chosen, **by_round[chosen]} if chosen is not None else None,
-            "bytes": self.ledger.by_kind(),
-            "clients": len(self.federation.roster),
-            "seconds": round(self.seconds, 3),
-            "failures": sum(len(line.get("failures", ())) for line in self.directory.history.lines()),
-        }
-        trained = [self.federation.roster[index] for index in sorted(self.client_files())]
-        before = len(self.fleet.failures)
-        files = final_models.write(
-            self.federation, self.server, self.evaluation, trained, self.directory.models
-        )
-        lost = self.fleet.failures[before:]
-        self._log_failures(lost)
-        reasons = last_reasons(self.directory.history.lines()) | {
-            self._name(each): each.reason for each in lost
-        }
-        missing = final_models.missing(self.federation, files, reasons)
-        for key, found in (("diverged", diverged(self.directory.history.lines())), ("missing", missing)):
-            if found:
-                summary[key] = found
-        shared = final_models.shared_by(self.federation.roster)
-        self.directory.conclude(files, {**shared, "missing": missing}, summary)
+    def _end_here(self) -> None:
+        """Make this round the last one, evaluated: looking at models changes nothing of the run."""
+        evaluated = [line["round"] for line in self.directory.history.lines() if "summary" in line]
+        if self.round not in evaluated:
+            self._open_round(self.round, measuring=True)
+            if self.server.model is not None:
+                self.server.measure(SERVER_MODEL)
+            self._write(self.round, self._look(again=f"`polyfed finish {self.path}` tries again"))
+        self.directory.end_here()
+        self._asked_to_end = True

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from torch import Tensor, nn
 
 from polyfed.data import verify
-from polyfed.errors import MethodError
+from polyfed.errors import ConfigError, MethodError
 from polyfed.federation.declaration import Need
 from polyfed.federation.method import Method
 from polyfed.federation.nodes import Assistant, Client, ScratchModels, Server
@@ -29,7 +29,7 @@ from polyfed.runs.config import RunConfig, pick_device
 from polyfed.runs.cut_data import CutData
 from polyfed.runs.data_section import TrainAndTest
 from polyfed.runs.evaluation import ClientObserver
-from polyfed.runs.federation import Federation, cohorts_of
+from polyfed.runs.federation import Federation, cohorts_of, scored_clients
 from polyfed.runs.holdings import GIVEN, Holdings
 from polyfed.runs.needs import check_needs, check_task
 from polyfed.runs.own_data import OwnData
@@ -146,7 +146,19 @@ class Simulation:
         cohorts_of(config, self.clients)
         labels = self.task.examples(8, self.outputs, self.seeds.torch("examples"))
         check_training(config.training, self.method.settings, config.rounds, labels)
+        self._check_patience(config)
         self.method.check(self._facts(config))
+
+    def _check_patience(self, config: RunConfig) -> None:
+        """Without validation rows nothing could ever improve."""
+        if config.evaluate.patience is None:
+            return
+        scored = scored_clients(config, self.seeds, self.clients)
+        if not any(len(self.holdings.of(index).validation) for index in scored):
+            raise ConfigError(
+                "evaluate.patience needs validation rows, and no client that is scored has any: set data.validation,"
+                " such as 0.1, or leave patience out"
+            )
 
     def _needed_features(self) -> dict[str, int]:
         """How many features each architecture has, if the method needs one number for all."""

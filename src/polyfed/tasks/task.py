@@ -198,6 +198,15 @@ class Task(BaseModel, ABC):
         """What is measured, with its unit: `accuracy in %`."""
         return f"{self.measure} in {self.shown_unit}" if self.shown_unit else self.measure
 
+    # -- what a file for other programs gives ---------------------------------------------------------------
+
+    given_as: ClassVar[str] = "probabilities"
+    """What it is called there."""
+
+    def given(self, outputs: Tensor, classes: int) -> Tensor:
+        """What is made of outputs, by operations that other programs know."""
+        return self.answer(outputs[:, :classes])
+
     # -- what a model says -----------------------------------------------------------------------------------
 
     @abstractmethod

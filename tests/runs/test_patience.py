@@ -1,0 +1,311 @@
+"""`evaluate.patience`: a run ends when validation does not improve any more, as its history alone decides."""
+
+from __future__ import annotations
+
+import csv
+import json
+import multiprocessing
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from tests.conftest import Command, job
+from tests.runs.test_extend import everything
+
+import polyfed
+from polyfed.errors import ConfigError
+from polyfed.experiments.grid import run_jobs
+from polyfed.experiments.jobs import JobTracker, state_of
+from polyfed.report.comparison import compare_runs
+from polyfed.runs import metrics
+from polyfed.runs.config import Evaluation
+from polyfed.runs.history import RunRecord
+from polyfed.runs.patience import Patience
+from polyfed.tasks import Regression
+from polyfed.testing import result_of
+
+fork = multiprocessing.get_context("fork")
+
+
+# -- the rule, by hand -----------------------------------------------------------------------------------------
+
+
+def ends(scores: Sequence[float | None], every: int = 1, **settings: Any) -> int | None:
+    """The round after which a run with these scores on validation ends."""
+    patience = Patience(Evaluation(every=every, **settings))
+    for number, score in enumerate(scores, 1):
+        patience.see({"round": number, "summary": {} if score is None else {"validation": score}})
+        if patience.spent:
+            return number
+    return None
+
+
+@pytest.mark.parametrize(
+    ("scores", "settings", "expected"),
+    [
+        ([0.5, 0.4, 0.6, 0.6, 0.5], {"patience": 2}, 5),  # 0.6 again is no improvement
+        ([0.5, 0.4, 0.6, 0.6, 0.5], {"patience": 1}, 2),
+        ([0.5, 0.4, 0.6, 0.6, 0.5], {"patience": 3}, None),
+        ([0.5, 0.4, 0.6, 0.6, 0.5], {}, None),
+        ([0.1, 0.2, 0.3, 0.4, 0.5], {"patience": 1}, None),
+        # By more than min_change over the best that counted: 0.55 is not above 0.5 + 0.1, 0.65 is.
+        ([0.5, 0.55, 0.65, 0.7, 0.7], {"patience": 2, "min_change": 0.1}, 5),
+        ([0.5, 0.55, 0.58, 0.65, 0.7], {"patience": 2, "min_change": 0.1}, 3),
+        # An evaluation without a score counts for nothing.
+        ([0.5, None, 0.5, None, 0.5], {"patience": 2}, 5),
+        # Only rounds on which evaluations fall by the config: here 2, 4, 6.
+        ([0.9, 0.5, 0.9, 0.4, 0.1, 0.3], {"patience": 2, "every": 2}, 6),
+    ],
+)
+def test_a_run_ends_after_so_many_evaluations_without_a_gain(
+    scores: list[float | None], settings: dict[str, Any], expected: int | None
+) -> None:
+    assert ends(scores, **settings) == expected
+
+
+def test_errors_are_better_when_smaller() -> None:
+    patience = Patience(Evaluation(patience=2), Regression())
+    lines = [
+        {"round": n, "summary": {"validation": score}}
+        for n, score in enumerate((0.5, 0.4, 0.3, 0.3, 0.4, 0.2), 1)
+    ]
+    for line in lines[:5]:
+        assert not patience.spent
+        patience.see(line)
+    assert patience.spent
+    assert metrics.chosen_round(lines[:5], Regression()) == 3
+
+
+def test_its_words_say_since_when() -> None:
+    patience = Patience(Evaluation(patience=2, min_change=0.01))
+    for number, score in enumerate((0.5, 0.6, 0.6, 0.605), 1):
+        patience.see({"round": number, "summary": {"validation": score}})
+    assert patience.spent
+    assert patience.words() == (
+        "validation has not improved by more than 0.01 for 2 evaluations in a row (best: round 2)"
+    )
+
+
+# -- whole runs ------------------------------------------------------------------------------------------------
+
+STILL: dict[str, Any] = {"epochs": 1, "batch": 16, "lr": 1e-12}
+"""Training that changes no answer: the first evaluation stays the best."""
+STOPPED = "after round 3 of 8: validation has not improved for 2 evaluations in a row (best: round 1)"
+
+
+def still(small: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {**small, "training": STILL, "rounds": 8, "evaluate": {"patience": 2}, **changes}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_run_is_one_of_as_many_rounds_and_says_why_it_ended(
+    small: dict[str, Any], tmp_path: Path, workers: int
+) -> None:
+    done = polyfed.run(still(small), out=tmp_path / "run", workers=workers)
+    assert done.finished
+    assert done.summary["rounds"] == done.round == 3
+    assert done.summary["stopped"] == done.stopped == STOPPED
+    assert done.summary["chosen"]["round"] == 1
+    whole = polyfed.run(still(small, rounds=3, evaluate={}), out=tmp_path / "whole", workers=1)
+    assert "stopped" not in whole.summary
+    assert result_of(done.path) == result_of(whole.path)
+
+
+def test_where_it_ends_is_what_the_history_of_the_whole_run_says(
+    small: dict[str, Any], tmp_path: Path
+) -> None:
+    """Real training, in which validation goes up and down: the rule is applied by hand to a run without it."""
+    whole = polyfed.run(small, method="fedavg", rounds=12, out=tmp_path / "whole", workers=1)
+    scores = [line["summary"]["validation"] for line in RunRecord(whole.path).history]
+    for patience in (1, 2, 3):
+        best, waited, end = -1.0, 0, 12
+        for number, score in enumerate(scores, 1):
+            best, waited = (score, 0) if score > best else (best, waited + 1)
+            if waited == patience:
+                end = number
+                break
+        out = tmp_path / f"run-{patience}"
+        done = polyfed.run(
+            small, method="fedavg", rounds=12, evaluate={"patience": patience}, out=out, workers=1
+        )
+        assert done.round == end
+        assert [line["summary"]["validation"] for line in RunRecord(out).history] == scores[:end]
+
+
+def test_the_last_round_is_no_early_end(small: dict[str, Any], tmp_path: Path) -> None:
+    done = polyfed.run(still(small, rounds=3), out=tmp_path / "run", workers=1)
+    assert (done.round, done.stopped) == (3, None)
+    assert "stopped" not in done.summary
+
+
+def work(path: Path, content: dict[str, Any]) -> None:
+    torch.set_num_threads(1)
+    if (path / "manifest.json").exists():
+        polyfed.resume(path, workers=1)
+    else:
+        polyfed.run(content, out=path, workers=1)
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_it_ends_in_the_same_round(small: dict[str, Any], tmp_path: Path) -> None:
+    content = still(small, rounds=400, evaluate={"patience": 30})
+    whole = polyfed.run(content, out=tmp_path / "whole", workers=1)
+    assert whole.round == 31
+    path, kills = tmp_path / "run", 0
+    for _ in range(60):
+        process = fork.Process(target=work, args=(path, content))
+        process.start()
+        process.join(0.25 if kills < 6 else None)
+        if process.is_alive():
+            process.kill()
+            kills += 1
+        process.join()
+        if (path / "summary.json").exists() and process.exitcode == 0:
+            break
+        if path.exists() and not (path / "manifest.json").exists():
+            time.sleep(0.01)
+    assert kills >= 2
+    assert everything(path) == everything(whole.path)
+
+
+def test_stopped_and_resumed_it_counts_the_evaluations_before(small: dict[str, Any], tmp_path: Path) -> None:
+    whole = polyfed.run(still(small), out=tmp_path / "whole", workers=1)
+    part = polyfed.run(
+        still(small),
+        out=tmp_path / "part",
+        workers=1,
+        listener=lambda run: run.stop() if run.round == 2 else None,
+    )
+    assert not part.finished
+    assert polyfed.resume(part.path, workers=2).stopped == STOPPED
+    assert everything(part.path) == everything(whole.path)
+
+
+def test_finished_in_between_and_extended_it_ends_as_if_it_had_never_been(
+    small: dict[str, Any], tmp_path: Path
+) -> None:
+    """An evaluation that only `finish` asked for counts for nothing."""
+    content = still(small, rounds=20, evaluate={"patience": 2, "every": 2})
+    whole = polyfed.run(content, out=tmp_path / "whole", workers=1)
+    assert whole.round == 6
+    for number in (1, 3, 5):
+        path = tmp_path / f"run-{number}"
+
+        def stop(run: polyfed.Run, number: int = number) -> None:
+            if run.round == number:
+                run.stop()
+
+        polyfed.run(content, out=path, workers=1, listener=stop).finish()
+        done = polyfed.resume(path, rounds=20, workers=1)
+        assert (done.round, done.stopped) == (6, whole.stopped)
+        assert result_of(path)["models"] == result_of(whole.path)["models"]
+
+
+def test_more_rounds_set_patience_aside(command: Command, small: dict[str, Any], tmp_path: Path) -> None:
+    polyfed.run(still(small), out=tmp_path / "run", workers=1)
+    said = command("resume", "run", "--no-figure")
+    assert said.code == 0
+    assert "run has finished already; `polyfed resume run --rounds N` goes on to N rounds" in said.out
+    assert f"stopped early {STOPPED}" in " ".join(said.out.split())
+    said = command("resume", "run", "--rounds", 3, "--no-figure")
+    assert "has finished already" in said.out
+    for rounds in (5, 9):
+        said = command("resume", "run", "--rounds", rounds, "--workers", 1, "--no-figure")
+        assert said.code == 0, said.err
+        whole = polyfed.run(
+            still(small, rounds=rounds, evaluate={}), out=tmp_path / f"whole-{rounds}", workers=1
+        )
+        assert everything(tmp_path / "run") == everything(whole.path)
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["evaluate"]["patience"] is None
+
+
+def test_more_rounds_before_patience_is_spent_keep_it(small: dict[str, Any], tmp_path: Path) -> None:
+    polyfed.run(still(small, rounds=2), out=tmp_path / "run", workers=1)
+    done = polyfed.resume(tmp_path / "run", rounds=8, workers=1)
+    assert done.stopped == STOPPED
+
+
+def test_the_screen_and_the_tables_say_so(command: Command, small: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(still(small)))
+    said = command("run", "run.yaml", "--out", "run", "--workers", 1)
+    assert said.code == 0
+    assert "round 3/8" in said.out
+    assert "stopped early: validation has not improved for 2 evaluations in a row" in said.out
+    assert f"stopped early {STOPPED}" in " ".join(said.out.split())
+    assert "(3)" in said.out
+    alike = "--set method=local --set rounds=3 --set evaluate.patience=null --out local"
+    assert f"polyfed run run/config.yaml {alike}" in said.out
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["stopped"] == STOPPED
+    polyfed.run(still(small, method="local", evaluate={}), out=tmp_path / "local", workers=1)
+    comparison = compare_runs([tmp_path / "run", tmp_path / "local"])
+    assert comparison.lengths == {3, 8}
+    assert any("8 rounds instead of 3" in note for note in comparison.notes())
+    assert f"run stopped early {STOPPED}" in comparison.notes()
+    shown = command("show", "run")
+    assert f"stopped early {STOPPED}" in " ".join(shown.out.split())
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_sweep_that_is_given_again_takes_it_for_finished(
+    small: dict[str, Any], tmp_path: Path, workers: int
+) -> None:
+    jobs = [job(tmp_path / f"seed-{seed}", still(small, seed=seed)) for seed in (0, 1)]
+    assert run_jobs(jobs, workers) == []
+    assert [state_of(each) for each in jobs] == ["finished", "finished"]
+    before = [everything(each.path) for each in jobs]
+    again = JobTracker(jobs)
+    assert not again.left
+    now = again.snapshot()
+    assert (len(now.finished), now.share, now.seconds_left) == (2, 1.0, 0.0)
+    assert run_jobs(jobs, workers) == []
+    assert [everything(each.path) for each in jobs] == before
+
+
+def test_a_sweep_says_where_its_runs_ended(command: Command, small: dict[str, Any], tmp_path: Path) -> None:
+    content = still(small, method="fedavg")
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(content))
+    sets = ("--set", "evaluate.patience=2,null", "--set", "rounds=4")
+    said = command("sweep", "run.yaml", *sets, "--seeds", 2, "--workers", 1, "--out", "sweep")
+    assert said.code == 0, said.err
+    told = "evaluate.patience=2: 2 of 2 runs stopped early, after round 3 of 4: there is their last round"
+    assert told in said.out
+    assert "evaluate.patience=null: " not in said.out
+    with (tmp_path / "sweep" / "results.csv").open() as file:
+        assert [line["rounds"] for line in csv.DictReader(file)] == ["3", "3", "4", "4"]
+    again = command("sweep", "run.yaml", *sets, "--seeds", 2, "--workers", 1, "--out", "sweep")
+    assert again.code == 0
+    assert told in again.out
+    assert "4 of 4 runs had finished before" in again.out
+
+
+def test_a_run_finished_by_hand_is_finished_for_its_sweep_too(small: dict[str, Any], tmp_path: Path) -> None:
+    each = job(tmp_path / "run", small)
+    polyfed.run(small, out=each.path, workers=1, listener=lambda run: run.stop())
+    assert state_of(each) == "begun"
+    polyfed.reopen(each.path).finish()
+    assert state_of(each) == "finished"
+
+
+# -- refused ---------------------------------------------------------------------------------------------------
+
+
+def test_without_validation_rows_it_is_refused_before_anything_is_written(
+    command: Command, small: dict[str, Any], tmp_path: Path
+) -> None:
+    content = still(small, data={**small["data"], "validation": 0})
+    with pytest.raises(ConfigError, match=r"evaluate\.patience needs validation rows.*data\.validation"):
+        polyfed.run(content, out=tmp_path / "run", workers=1)
+    assert not (tmp_path / "run").exists()
+    polyfed.run({**content, "evaluate": {}, "rounds": 1}, out=tmp_path / "fine", workers=1)
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(content))
+    assert command("run", "run.yaml").code == 2
+
+
+@pytest.mark.parametrize("settings", [{"patience": 0}, {"patience": -1}, {"min_change": -0.1}])
+def test_what_makes_no_sense_is_refused(small: dict[str, Any], settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        polyfed.prepare({**small, "evaluate": settings})
