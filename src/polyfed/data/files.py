@@ -55,6 +55,7 @@ class Reading:
     classes: class words for a source that has none.
     like: the classes of another set, whose numbers are kept where the labels are numbers that all occur there.
     part: these are one client's rows (see `encode_labels`).
+    tokens: inputs are token ids, which stay whole numbers.
     """
 
     image: str | None = None
@@ -71,6 +72,7 @@ class Reading:
     classes: tuple[str, ...] = ()
     like: tuple[str, ...] = ()
     part: bool = False
+    tokens: bool = False
 
 
 def identity(paths: Iterable[Path]) -> list[list[Any]]:

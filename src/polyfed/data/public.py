@@ -95,10 +95,21 @@ def make_public(
         taken = _share(dataset, settings, rng, rank=rank, domain=domain)
         public, private = dataset, np.setdiff1d(private, taken, assume_unique=True)
     elif settings.kind is not None:
+        if dataset.is_tokens:
+            raise DataError(
+                "data.public.source: noise is numbers, and the data are token ids: use a share, or a set of such ids"
+            )
         public = make_noise(settings.kind, settings.rows or 0, dataset, rng, cache_dir)
         taken = np.arange(len(public), dtype=np.int64)
     else:
-        public = load(settings.source, label=settings.label, like=dataset, part=part, cache_dir=cache_dir)
+        public = load(
+            settings.source,
+            label=settings.label,
+            like=dataset,
+            part=part,
+            inputs="tokens" if dataset.is_tokens else "numbers",
+            cache_dir=cache_dir,
+        )
         public = adapt(public, dataset, cache_dir)
         if settings.classes == "auto" and set(public.classes) <= set(dataset.classes):
             public = public.seen_as(classes=dataset.classes)  # the same words mean the same
@@ -154,6 +165,11 @@ def adapt(dataset: DataSet, like: DataSet, cache_dir: Path | str | None = None) 
         or dataset.inputs.dtype != np.uint8
         or like.shape[0] not in (1, 3)
     ):
+        if dataset.is_tokens and like.is_tokens:
+            raise DataError(
+                f"'{dataset.name}' has rows of {shapes[0]} token ids and '{like.name}' of {shapes[1]}: pad or cut them"
+                " to the same length"
+            )
         raise DataError(
             f"'{dataset.name}' has rows of {shapes[0]} and '{like.name}' of {shapes[1]}: "
             "only 8-bit images can be brought to another shape"

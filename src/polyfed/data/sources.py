@@ -34,6 +34,7 @@ class Likeness(Protocol):
 
 
 Split: TypeAlias = Literal["train", "test"]
+InputKind: TypeAlias = Literal["numbers", "tokens"]
 # A name, a path, (x, y), a torch Dataset, or {"train": one of these, "test": another}.
 Source: TypeAlias = Any
 _Build: TypeAlias = Callable[[DataSet | None, Path], Draft]  # (the training split, where to write) -> draft
@@ -54,6 +55,7 @@ def load(
     size: int | tuple[int, int] | None = None,
     limit: int | None = None,
     per_class: int | None = None,
+    inputs: InputKind = "numbers",
     cache_dir: Path | str | None = None,
 ) -> DataSet:
     """A split of a data set, decoded once and memory-mapped from then on.
@@ -71,6 +73,7 @@ def load(
     size: resize images to this height and width.
     limit: only this many rows, drawn once and for all with the class shares of the whole.
     per_class: only this many rows of each class, drawn once and for all.
+    inputs: "tokens" for columns, or arrays rows × positions, of token ids: they stay whole numbers as they are.
     cache_dir: where decoded arrays are kept; by default $POLYFED_CACHE or ~/.cache/polyfed.
     """
     reading = Reading(
@@ -82,6 +85,7 @@ def load(
         like=() if like is None else like.classes,
         part=part,
         size=_size(size),
+        tokens=_are_tokens(inputs),
     )
     found = _find(source, _checked(split), reading, cache_dir)
     if found is None:
@@ -98,6 +102,7 @@ def load(
             like=like,
             part=part,
             size=size,
+            inputs=inputs,
             cache_dir=cache_dir,
         )
     key = {"source": found.key, "train": train.fingerprint if train else None}
@@ -169,6 +174,7 @@ def _find(source: Source, split: Split, reading: Reading, cache_dir: Path | str 
         return None
     if source == "digits":
         _check_no_drop(reading, source)
+        _check_not_images(reading, source)
         return _Found({"digits": split}, lambda train, _: draft_digits(split, train))
     if isinstance(source, str) and source in NAMED:
         folder = local_folder(source)
@@ -185,6 +191,7 @@ def _find_path(path: Path, split: Split, reading: Reading) -> _Found | None:
         path = _split_path(path, split) or _undivided(path)
         if path.is_dir():
             _check_no_drop(reading, str(path))
+            _check_not_images(reading, str(path))
             return _found_images(path, name, reading)
         split = "train"  # a file of its own has one split, and calls its arrays x and y
     if path.suffix.lower() == ".npz":
@@ -202,7 +209,7 @@ def _find_path(path: Path, split: Split, reading: Reading) -> _Found | None:
 
 
 def _found_table(paths: list[Path], name: str, reading: Reading) -> _Found:
-    key = {"files": identity(paths), "reading": asdict(reading), "name": name}
+    key = {"files": identity(paths), "reading": _as_key(reading), "name": name}
 
     def build(train: DataSet | None, folder: Path) -> Draft:
         from polyfed.data.tables import read_table  # noqa: PLC0415  (slow to import, and only needed here)
@@ -213,7 +220,7 @@ def _found_table(paths: list[Path], name: str, reading: Reading) -> _Found:
 
 
 def _found_images(root: Path, name: str, reading: Reading) -> _Found:
-    used = asdict(replace(reading, features=(), like=()))
+    used = _as_key(replace(reading, features=(), like=()))
     images = open_image_folder(root)
     key = {
         "files": identity(images.files),
@@ -227,9 +234,10 @@ def _found_images(root: Path, name: str, reading: Reading) -> _Found:
 def _found_arrays(
     x: np.ndarray[Any, Any], y: np.ndarray[Any, Any] | None, name: str, reading: Reading
 ) -> _Found:
+    key = {"arrays": arrays_digest(x, y), "name": name, "part": reading.part}
     return _Found(
-        {"arrays": arrays_digest(x, y), "name": name, "part": reading.part},
-        lambda train, _: draft_arrays(x, y, name, train, part=reading.part),
+        {**key, **({"tokens": True} if reading.tokens else {})},
+        lambda train, _: draft_arrays(x, y, name, train, part=reading.part, tokens=reading.tokens),
     )
 
 
@@ -296,6 +304,23 @@ def _check_like(draft: Draft, train: DataSet) -> None:
 def _check_no_drop(reading: Reading, called: str) -> None:
     if reading.drop:
         raise DataError(f"data.drop: only tables have columns with names, and {called} is none")
+
+
+def _check_not_images(reading: Reading, called: str) -> None:
+    if reading.tokens:
+        raise DataError(f"data.inputs: {called} is images, not token ids: leave `inputs` out")
+
+
+def _as_key(reading: Reading) -> dict[str, Any]:
+    """What of a reading is in a key of the cache: what was decoded before there were tokens stays as it is."""
+    used = asdict(reading)
+    return used if reading.tokens else {name: value for name, value in used.items() if name != "tokens"}
+
+
+def _are_tokens(inputs: str) -> bool:
+    if inputs not in get_args(InputKind):
+        raise DataError(f"inputs are {' or '.join(get_args(InputKind))}, not '{inputs!s:.60}'")
+    return inputs == "tokens"
 
 
 def _checked(split: str) -> Split:

@@ -15,6 +15,7 @@ from polyfed import learn
 from polyfed.errors import MethodError
 from polyfed.federation.message import has_memory, plain
 from polyfed.federation.nodes import Client
+from polyfed.models import frozen_marks
 
 LASTING = ("memory", "residuals")
 
@@ -35,6 +36,7 @@ class Transaction:
         self._model = me.model
         self._before: dict[str, Any] = {name: getattr(me, name) if name in keeps else {} for name in LASTING}
         self._weights: Mapping[str, Tensor] = {}
+        self._frozen = frozen_marks(me.model)
         if reads_only:
             # No numbers are copied. The containers are, so that what is put into them is gone after the step.
             if "model" in keeps:
@@ -49,6 +51,7 @@ class Transaction:
     def commit(self) -> None:
         """Take over what the step left, or raise a `MethodError` that says why it cannot be kept."""
         left = dict(vars(self._me))
+        self._check_frozen()
         self._put_back(self._before if self.reads_only else left)
         if not self.reads_only:
             for name in LASTING:
@@ -66,6 +69,14 @@ class Transaction:
             if not (whole and self.reads_only):
                 readable = {name: tensor for name, tensor in self._weights.items() if has_memory(tensor)}
                 learn.load_weights(self._me.model, readable, partly=True)
+
+    def _check_frozen(self) -> None:
+        """What does not train is one for all clients, and in nobody's state."""
+        if self._frozen and (now := frozen_marks(self._model)) != self._frozen:
+            name = next((old[0] for old, new in zip(self._frozen, now, strict=False) if old != new), "")
+            raise MethodError(
+                f"it changed '{name}' of its model, which is frozen: let it train (requires_grad), or make it a buffer"
+            )
 
     def _put_back(self, lasting: Mapping[str, Any]) -> None:
         """All that a step cannot change for good: who the client is, its data, its settings, its model's module."""

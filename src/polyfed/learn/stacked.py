@@ -263,7 +263,10 @@ class _Batches:
         width = min(size, max(self.counts))
         self.x = first_x.new_zeros((len(examples), width, *first_x.shape[1:]))
         self.y = first_y.new_zeros((len(examples), width))
-        self.share = first_x.new_zeros((len(examples), width))  # 1 / rows of the batch, 0 where padded
+        # Of its own type: inputs may be token ids.
+        self.share = first_x.new_zeros(
+            (len(examples), width), dtype=torch.float32
+        )  # 1 / rows of the batch, 0 where padded
 
     def next(self, active: int) -> tuple[Tensor, Tensor, Tensor]:
         """The next batch of the first `active` clients; a client's rows are shuffled anew when it is through.

@@ -23,7 +23,7 @@ from polyfed.learn.evaluate import predict
 from polyfed.learn.stacked import can_stack, supervised_together
 from polyfed.learn.supervision import supervised
 from polyfed.learn.training import Training
-from polyfed.models import has_half
+from polyfed.models import has_half, random_inputs, structure
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def prefers_channels_last(model: nn.Module, shape: tuple[int, ...], outputs: int
     """
     if len(shape) != 3 or not any(parameter.dim() == 4 for parameter in model.parameters()):
         return False
-    key = ("layout", _signature(model), shape, outputs, batch)
+    key = ("layout", structure(model), shape, outputs, batch)
     return _decision(key, lambda: _channels_last_is_faster(model, shape, outputs, batch))
 
 
@@ -75,7 +75,7 @@ def worth_stacking(
     """
     if clients < 2 or not can_stack(training) or any(True for _ in model.buffers()) or has_half(model):
         return False
-    key = ("stack", _signature(model), _layout(model), shape, outputs, training.batch, clients)
+    key = ("stack", structure(model), _layout(model), shape, outputs, training.batch, clients)
     return _decision(key, lambda: _stack_is_faster(model, shape, outputs, training.batch, clients))
 
 
@@ -93,7 +93,7 @@ def _decision(key: Hashable, trial: Callable[[], bool]) -> bool:
 
 
 def _channels_last_is_faster(model: nn.Module, shape: tuple[int, ...], outputs: int, batch: int) -> bool:
-    x, y = _examples(batch, shape, outputs, seed=0)
+    x, y = _examples(model, batch, shape, outputs, seed=0)
     rows = _affordable_rows(model, x, y)
     x, y = x[:rows], y[:rows]
     usual = copy.deepcopy(model)
@@ -107,7 +107,7 @@ def _channels_last_is_faster(model: nn.Module, shape: tuple[int, ...], outputs: 
 def _stack_is_faster(
     model: nn.Module, shape: tuple[int, ...], outputs: int, batch: int, clients: int
 ) -> bool:
-    x, y = _examples(batch, shape, outputs, seed=0)
+    x, y = _examples(model, batch, shape, outputs, seed=0)
     if x.dim() == 4:
         x = x.contiguous(memory_format=_layout(model))
     for rows in (FEW_ROWS, batch):
@@ -134,24 +134,13 @@ def _layout(model: nn.Module) -> torch.memory_format:
     return torch.contiguous_format if usual else torch.channels_last
 
 
-def _signature(model: nn.Module) -> Hashable:
-    """What is the same for models of one architecture: their parts, with settings, shapes and types."""
-    parts = []
-    for name, part in model.named_modules():
-        settings = [(key, value) for key, value in vars(part).items() if isinstance(value, int | float | str)]
-        own = part.named_parameters(recurse=False)
-        shapes = [(key, tuple(parameter.shape), parameter.dtype) for key, parameter in own]
-        parts.append((name, type(part), tuple(settings), str(part), tuple(shapes)))
-    return tuple(parts)
-
-
 def _gradients_agree(stack: Sequence[nn.Module], shape: tuple[int, ...], outputs: int, rows: int) -> bool:
     """Compare one step of plain SGD with rate 1, whose change of the weights is the gradient.
 
     The second model has a short batch, which the stack pads: a layer that looks at a whole batch gives itself away.
     """
     counts = [rows if place != 1 else max(1, rows // 2) for place in range(len(stack))]
-    examples = [_examples(count, shape, outputs, seed=place) for place, count in enumerate(counts)]
+    examples = [_examples(stack[0], count, shape, outputs, seed=place) for place, count in enumerate(counts)]
     settings = Training(batch=rows, steps=1, lr=1.0)
     with torch.no_grad():
         for place, model in enumerate(stack):
@@ -218,9 +207,11 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.process_time() - started
 
 
-def _examples(rows: int, shape: tuple[int, ...], outputs: int, seed: int) -> tuple[Tensor, Tensor]:
+def _examples(
+    model: nn.Module, rows: int, shape: tuple[int, ...], outputs: int, seed: int
+) -> tuple[Tensor, Tensor]:
     stream = torch.Generator().manual_seed(seed)
-    x = torch.randn(rows, *shape, generator=stream)
+    x = random_inputs(model, shape, rows, stream)
     return x, torch.randint(outputs, (rows,), generator=stream)
 
 

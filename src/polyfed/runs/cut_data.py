@@ -50,6 +50,8 @@ class CutData:
         self.public, self.private = data.make_public(
             wanted.public, self.dataset, seeds.numpy("public"), rank=self._rank, domain=settings.domain
         )
+        public = None if self.public is None else self.public.dataset
+        self.agreement = data.with_ids_of(self.agreement, [self._test_set, public])
         self.partition = data.make_partition(
             settings, self.dataset, wanted.client_count(), seeds.numpy("partition"), rows=self.private
         )

@@ -97,7 +97,9 @@ def predict(model: nn.Module, form: InputForm, rows: Any) -> Predictions:
     new = read_new_rows(rows, form)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     x = new.inputs(models.memory_format(model)).to(device)
-    logits = learn.predict(model, x)[:, : len(form.classes)].cpu()
+    models.expect_tokens(model, new.data.largest_id)
+    with models.explained(model, form.model_shape):
+        logits = learn.predict(model, x)[:, : len(form.classes)].cpu()
     classes = [form.classes[place] for place in logits.argmax(dim=1).tolist()]
     probabilities = torch.softmax(logits, dim=1).numpy()
     return Predictions(classes, probabilities, form.classes, new.names, new.labels)
