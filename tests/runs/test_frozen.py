@@ -220,12 +220,13 @@ class Restless(nn.Module):
         return out
 
 
-@pytest.mark.parametrize("method", ["fedavg", "local"])
+@pytest.mark.parametrize("method", ["fedavg", "local", "fml"])
 def test_a_frozen_part_that_changes_is_told(tmp_path: Path, method: str) -> None:
-    with pytest.raises(
-        UserError, match=r"it changed 'slow.weight' of its model, which is frozen: let it train"
-    ):
-        go(tmp_path / "run", Restless, method=method, stack=1)
+    """fml: of the network that travels, which a client borrows for a step."""
+    makers = {"net": lora if method == "fml" else Restless, "common": Restless}
+    config = {**BASE, "method": method, "stack": 1, "models": {"server": "common"}, "rounds": 3}
+    with pytest.raises(UserError, match=r"changes 'slow.weight', which is frozen: let it train"):
+        polyfed.run(config, data=(X, Y), models=makers, out=tmp_path / "run", workers=1)
 
 
 class Changing:

@@ -15,7 +15,7 @@ from polyfed import learn
 from polyfed.errors import MethodError
 from polyfed.federation.message import has_memory, plain
 from polyfed.federation.nodes import Client
-from polyfed.models import frozen_marks
+from polyfed.models import check_frozen, frozen_marks
 
 LASTING = ("memory", "residuals")
 
@@ -51,7 +51,7 @@ class Transaction:
     def commit(self) -> None:
         """Take over what the step left, or raise a `MethodError` that says why it cannot be kept."""
         left = dict(vars(self._me))
-        self._check_frozen()
+        check_frozen(self._model, self._frozen)
         self._put_back(self._before if self.reads_only else left)
         if not self.reads_only:
             for name in LASTING:
@@ -69,14 +69,6 @@ class Transaction:
             if not (whole and self.reads_only):
                 readable = {name: tensor for name, tensor in self._weights.items() if has_memory(tensor)}
                 learn.load_weights(self._me.model, readable, partly=True)
-
-    def _check_frozen(self) -> None:
-        """What does not train is one for all clients, and in nobody's state."""
-        if self._frozen and (now := frozen_marks(self._model)) != self._frozen:
-            name = next((old[0] for old, new in zip(self._frozen, now, strict=False) if old != new), "")
-            raise MethodError(
-                f"it changed '{name}' of its model, which is frozen: let it train (requires_grad), or make it a buffer"
-            )
 
     def _put_back(self, lasting: Mapping[str, Any]) -> None:
         """All that a step cannot change for good: who the client is, its data, its settings, its model's module."""

@@ -27,6 +27,8 @@ from polyfed.models.adapter import Output, adapt
 from polyfed.models.assignment import Budget, assign_models
 from polyfed.models.features import feature_count, features_and_logits
 from polyfed.models.frozen import (
+    FrozenMarks,
+    check_frozen,
     frozen_marks,
     frozen_names,
     is_frozen_norm,
@@ -65,6 +67,7 @@ __all__ = [
     "HALF",
     "Budget",
     "FeatureGenerator",
+    "FrozenMarks",
     "ListedModel",
     "Network",
     "Norm",
@@ -76,6 +79,7 @@ __all__ = [
     "assign_models",
     "build",
     "build_generator",
+    "check_frozen",
     "check_name",
     "check_trusted",
     "check_types",

@@ -9,12 +9,14 @@ parameters are) is frozen as a whole: it keeps its running statistics, and norma
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
 from polyfed.errors import ModelError
 from polyfed.models.probe import display_name
+
+FrozenMarks: TypeAlias = list[tuple[str, int, int]]
 
 _FROZEN = "_polyfed_frozen"
 _NORMS = nn.modules.batchnorm._BatchNorm
@@ -51,12 +53,25 @@ def is_frozen_norm(layer: nn.Module) -> bool:
     return _stay in layer._forward_pre_hooks.values()
 
 
-def frozen_marks(model: nn.Module) -> list[tuple[str, int, int]]:
+def frozen_marks(model: nn.Module) -> FrozenMarks:
     """What tells whether frozen tensors were changed: which memory they have, and how often it was written to."""
     names = frozen_names(model)
     if not names:
         return []
     return [(name, tensor.data_ptr(), tensor._version) for name, tensor in _tensors(model) if name in names]
+
+
+def check_frozen(model: nn.Module, before: FrozenMarks) -> None:
+    """Raise a `ModelError` if frozen tensors were changed since: they are one for all, and in nobody's state."""
+    if not before:
+        return
+    now = set(frozen_marks(model))
+    changed = next((mark[0] for mark in before if mark not in now), None)
+    if changed is not None:
+        raise ModelError(
+            f"model '{display_name(model)}' changes '{changed}', which is frozen: let it train (requires_grad), or make"
+            " it a buffer"
+        )
 
 
 def share_frozen(model: nn.Module, like: nn.Module) -> None:

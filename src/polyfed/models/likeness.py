@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from polyfed.disk import digest
 
-_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+_OF_EVERY_MODULE = frozenset({*vars(nn.Module()), "channels_last"})  # how it is laid out changes nothing
 _OURS = "_polyfed_"  # begins the names of what polyfed notes at a module
 _MOST = 10_000  # settings of one part that are compared; what is beyond is told apart by its type alone
 

@@ -173,12 +173,13 @@ class Builder:
         given = [name for name in dict.fromkeys(names) if name in self.makers]
         first: dict[Hashable, str] = {}
         for name in given if len(given) > 1 else []:
-            model = self.build(name)
+            model = self._make(
+                name, name, ("model", given[0])
+            )  # of one stream: what is drawn is no difference
             frozen = {key: tensor.contiguous() for key, tensor in learn.frozen_weights_of(model).items()}
             key = (models.structure(model), _digest(frozen), self.wanted.adapt.get(name))
             if key in first:
                 self.same[name] = first[key]
-                self._frozen.pop(name, None)
             else:
                 first[key] = name
 
