@@ -303,3 +303,13 @@ def test_all_of_the_body_frozen_leaves_spatl_nothing_to_share(tmp_path: Path) ->
 
     with pytest.raises(UserError, match="spatl shares the body of a model, and all of it is frozen"):
         go(tmp_path / "run", frozen_body, method="spatl")
+
+
+def test_a_federation_can_be_sent_to_workers_that_are_spawned(tmp_path: Path) -> None:
+    run = go(tmp_path / "run", method="local", rounds=1)
+    population = run.federation.population
+    sent = pickle.loads(pickle.dumps(population))
+    for index in range(3):
+        one, other = population.own_model(index), sent.own_model(index)
+        assert all(tensor.equal(other.state_dict()[name]) for name, tensor in one.state_dict().items())
+        assert models.frozen_names(other) == FROZEN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -337,3 +338,9 @@ def test_a_run_that_starts_anew_says_nothing_of_it(together: polyfed.Run) -> Non
         "test",
         "public",
     ]
+
+
+def test_a_start_can_be_sent_to_workers_that_are_spawned(tmp_path: Path, alone: polyfed.Run) -> None:
+    population = started(tmp_path / "run", alone.path, method="local").population
+    sent = pickle.loads(pickle.dumps(population))
+    assert all(same(sent.own_model(index), left(alone, f"client-{index}")) for index in range(3))
