@@ -19,6 +19,7 @@ from polyfed import learn, models
 from polyfed.errors import ModelError, UserError
 from polyfed.federation.declaration import Need
 from polyfed.federation.method import registered
+from polyfed.methods.fedavg import FedAvg
 from polyfed.models import Network
 from polyfed.runs.checkpoint import read_states
 from polyfed.testing import check_method
@@ -266,8 +267,12 @@ def test_the_methods_that_send_weights_are_known() -> None:
     }
 
 
+# FedAvg with another local loss has FedAvg's steps: it is enough that it runs (below).
+OF_THEIR_OWN = [name for name in SENDING if name == "fedavg" or not issubclass(registered()[name], FedAvg)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SENDING)
+@pytest.mark.parametrize("name", OF_THEIR_OWN)
 def test_every_method_that_sends_weights_keeps_its_contract(name: str) -> None:
     kind = registered()[name]
     config: dict[str, Any] = {
