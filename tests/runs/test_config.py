@@ -469,6 +469,7 @@ def test_another_public_source_drops_the_kind_of_noise() -> None:
 LISTS: dict[str, tuple[Any, str, list[Any]]] = {
     "models.names": ("resnet8", "resnet8, mlp", ["resnet8", "mlp"]),
     "models.budgets": ({"parameters": 5}, "[{parameters: 5}, {macs: 3}]", [{"parameters": 5}, {"macs": 3}]),
+    "models.init_except": ("head", "head, body.2", ["head", "body.2"]),
     "data.names": ("north", "north,south", ["north", "south"]),
     "data.drop": ("id", "id, row", ["id", "row"]),
     "evaluate.metrics": ("auc", "macro-f1,auc", ["macro-f1", "auc"]),

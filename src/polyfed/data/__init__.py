@@ -1,7 +1,7 @@
 """Data: sources, what clients hold of them, public sets, augmentation."""
 
 from polyfed.data import augment, noise
-from polyfed.data.agreement import Agreement, agree, agreement_of, template
+from polyfed.data.agreement import Agreement, agree, agreement_of, template, with_ids_of
 from polyfed.data.dataset import DataSet, Limits, Rows
 from polyfed.data.facts import SetFacts, about
 from polyfed.data.holding import Holding, put_together
@@ -85,4 +85,5 @@ __all__ = [
     "template",
     "verify",
     "whereabouts",
+    "with_ids_of",
 ]

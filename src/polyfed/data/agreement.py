@@ -7,7 +7,7 @@ with who has what.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,6 +33,7 @@ class Agreement:
     scaled: images are 8-bit and are scaled; those that are not were given as normalised floats.
     classes: the word for each class, in their order; where numbers are learnt, what they are called.
     label_columns, image: the columns with labels, and that with images, where they are known.
+    largest_id: where rows are token ids, the largest of all; None where they are numbers.
     """
 
     shape: tuple[int, ...]
@@ -41,6 +42,11 @@ class Agreement:
     classes: tuple[str, ...]
     label_columns: tuple[str, ...] = ()
     image: str | None = None
+    largest_id: int | None = None
+
+    @property
+    def is_tokens(self) -> bool:
+        return self.largest_id is not None
 
     @property
     def is_image(self) -> bool:
@@ -61,7 +67,7 @@ class Agreement:
     def told(self) -> str:
         """What a row is, in words."""
         if not self.is_image:
-            return f"{self.shape[0]} numbers"
+            return f"{self.shape[0]} {'token ids' if self.is_tokens else 'numbers'}"
         height, width, channels = self.shape
         kind = "8-bit images" if self.scaled else "images as normalised floats,"
         return f"{kind} of {height}×{width} with {channels} channel{'s' if channels > 1 else ''}"
@@ -76,7 +82,16 @@ def agreement_of(data: DataSet, image: str | None = None) -> Agreement:
         classes=data.classes,
         label_columns=data.label_columns,
         image=image,
+        largest_id=data.largest_id,
     )
+
+
+def with_ids_of(agreement: Agreement, sets: Iterable[DataSet | None]) -> Agreement:
+    """The same agreement, where the rows of further sets are token ids too: the largest id is the largest of all."""
+    if agreement.largest_id is None:
+        return agreement
+    largest = max(agreement.largest_id, *(data.largest_id or 0 for data in sets if data is not None), 0)
+    return replace(agreement, largest_id=largest)
 
 
 def template(agreement: Agreement, constants: Constants | None = None) -> DataSet:
@@ -90,7 +105,7 @@ def template(agreement: Agreement, constants: Constants | None = None) -> DataSe
     )
     return DataSet(
         name="the clients' data",
-        inputs=np.empty((0, *agreement.shape), np.uint8 if agreement.scaled else np.float32),
+        inputs=np.empty((0, *agreement.shape), _input_type(agreement)),
         labels=np.empty(0, np.int64),
         classes=agreement.classes,
         mean=mean,
@@ -99,6 +114,12 @@ def template(agreement: Agreement, constants: Constants | None = None) -> DataSe
         features=agreement.features,
         label_columns=agreement.label_columns,
     )
+
+
+def _input_type(agreement: Agreement) -> type[np.generic]:
+    if agreement.is_tokens:
+        return np.int64
+    return np.uint8 if agreement.scaled else np.float32
 
 
 def agree(
@@ -132,13 +153,16 @@ def agree(
         classes=targets.agreed(sets, classes),
         label_columns=next(iter(labels.values()), ()),
         image=image,
+        largest_id=max((data.largest_id or 0 for each in sets.values() for data in each), default=0)
+        if first.is_tokens
+        else None,
     )
 
 
 def _remedy(own: Sequence[Agreement]) -> str:
     """What to do where rows are not of one shape."""
     if not own[0].is_image:
-        return "give all the same columns"
+        return "pad or cut all to one length" if own[0].is_tokens else "give all the same columns"
     if len({each.shape[-1] for each in own}) > 1:
         return "make all of them grey, or all colour"
     return "set data.size for images of one size, or bring arrays to one size"
@@ -147,6 +171,8 @@ def _remedy(own: Sequence[Agreement]) -> str:
 def _kind(own: Agreement) -> str:
     if own.is_image:
         return "8-bit images" if own.scaled else "images as floats"
+    if own.is_tokens:
+        return "token ids in columns with names" if own.features else "token ids"
     return "columns with names" if own.features else "numbers without names"
 
 

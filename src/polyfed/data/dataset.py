@@ -31,7 +31,8 @@ Mode = Literal["L", "RGB"]  # Pillow's words for grey and colour
 class DataSet:
     """Inputs, labels and other columns of one split of a data set.
 
-    inputs: images N×H×W×C (uint8, or float32 that is already normalised) or feature vectors N×F (float32).
+    inputs: images N×H×W×C (uint8, or float32 that is already normalised), feature vectors N×F (float32), or token
+        ids N×positions (int64), which are never normalised.
     labels: N class numbers, N numbers or N×classes of 0 and 1 (see `targets`); None when the set is unlabelled.
     classes: the word for each class number, or for each output that is to be learnt.
     columns: further columns, such as `writer_id` or `domain`, as N integer codes each.
@@ -66,7 +67,8 @@ class DataSet:
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.shape))
-        return f"DataSet({self.name!r}, {len(self)} rows of {shape}, {len(self.classes)} classes)"
+        kind = " token ids" if self.is_tokens else ""
+        return f"DataSet({self.name!r}, {len(self)} rows of {shape}{kind}, {len(self.classes)} classes)"
 
     @property
     def is_image(self) -> bool:
@@ -74,8 +76,18 @@ class DataSet:
         return self.inputs.ndim == 4
 
     @property
+    def is_tokens(self) -> bool:
+        """Whether a row is token ids, which stay whole numbers."""
+        return is_tokens(self.inputs)
+
+    @property
+    def largest_id(self) -> int | None:
+        """The largest token id; None of what is not tokens."""
+        return int(self.inputs.max(initial=0)) if self.is_tokens else None
+
+    @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one input as a model sees it: (C, H, W) or (F,)."""
+        """The shape of one input as a model sees it: (C, H, W), (F,) or (positions,)."""
         if not self.is_image:
             return (self.inputs.shape[1],)
         height, width, channels = self.inputs.shape[1:]
@@ -169,6 +181,11 @@ class DataSet:
         return replace(self, labels=labels, fingerprint=f"{self.fingerprint}-from-{first}", first_class=first)
 
 
+def is_tokens(inputs: Array) -> bool:
+    """Whether inputs are token ids: of all that a set may hold, they alone are int64."""
+    return bool(inputs.dtype == np.int64)
+
+
 class Inputs(Protocol):
     """What two sets must have alike."""
 
@@ -181,6 +198,9 @@ def why_not_alike(found: Inputs | DataSet, like: DataSet, *, normalised: bool = 
 
     normalised: what was found is normalised by its own constants, so 8-bit images can stand for normalised floats.
     """
+    if is_tokens(found.inputs) != like.is_tokens:
+        kinds = ["token ids" if is_tokens(each.inputs) else "numbers" for each in (found, like)]
+        return f"its rows are {kinds[0]}, but those that models are trained on are {kinds[1]}: give the same"
     scaled = found.inputs.dtype == np.uint8, like.inputs.dtype == np.uint8
     if like.is_image and scaled[0] != scaled[1] and not (normalised and scaled[0]):
         kinds = ["8-bit images" if each.inputs.dtype == np.uint8 else "floats" for each in (found, like)]
@@ -247,13 +267,15 @@ class Rows:
         memory_format: torch.memory_format = torch.contiguous_format,
         device: torch.device | str = "cpu",
     ) -> torch.Tensor:
-        """The normalised inputs, float32: N×C×H×W in the wanted layout, or N×F."""
+        """The normalised inputs, float32: N×C×H×W in the wanted layout, or N×F; token ids as they are, int64."""
         key = (self.dataset.fingerprint, self._digest, str(memory_format), str(device))
         return _tensors.get(key, lambda: self._make_inputs(memory_format, torch.device(device)))
 
     def _make_inputs(self, memory_format: torch.memory_format, device: torch.device) -> torch.Tensor:
         data = self.dataset
         stored = torch.from_numpy(data.inputs[self.index])
+        if data.is_tokens:
+            return stored.to(device)
         mean, std = torch.tensor(data.mean), torch.tensor(data.std)
         if not data.is_image:
             return stored.sub_(mean).div_(std).to(device)

@@ -58,6 +58,7 @@ class Reading:
     like: the classes of another set, whose numbers are kept where the labels are numbers that all occur there.
     part: these are one client's rows (see `encode_labels`).
     targets: what labels are.
+    tokens: inputs are token ids, which stay whole numbers.
     """
 
     image: str | None = None
@@ -75,6 +76,7 @@ class Reading:
     like: tuple[str, ...] = ()
     part: bool = False
     targets: Targets = CLASS_LABELS
+    tokens: bool = False
 
     def key(self) -> dict[str, Any]:
         """All of it as plain values, for the cache's keys."""

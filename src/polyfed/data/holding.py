@@ -43,13 +43,15 @@ def put_together(parts: Sequence[Rows], name: str, cache_dir: Path | str | None 
     """
     first = parts[0].dataset
     for part in parts:
-        if (part.dataset.classes, part.dataset.shape) != (first.classes, first.shape):
+        own = part.dataset
+        if (own.classes, own.shape, own.is_tokens) != (first.classes, first.shape, first.is_tokens):
             raise DataError(f"{name}: rows of '{part.dataset.name}' are not like those of '{first.name}'")
     counts = [len(part) for part in parts]
     width = first.inputs.shape[-1]
 
     def build(folder: Path) -> Draft:
-        inputs = new_inputs(folder, (sum(counts), *first.inputs.shape[1:]), np.float32)
+        kind = np.int64 if first.is_tokens else np.float32
+        inputs = new_inputs(folder, (sum(counts), *first.inputs.shape[1:]), kind)
         start = 0
         for part in parts:
             for begin in range(0, len(part), _CHUNK):

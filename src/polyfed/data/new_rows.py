@@ -17,7 +17,7 @@ from polyfed.data.files import npz_arrays
 from polyfed.data.image_folders import image_files, images_below, is_image_file
 from polyfed.data.images import decode_image, resize_images
 from polyfed.data.normalisation import Constants
-from polyfed.data.objects import check_features, to_arrays
+from polyfed.data.objects import check_features, check_tokens, to_arrays
 from polyfed.data.storage import Draft, in_memory
 from polyfed.errors import DataError
 
@@ -130,7 +130,7 @@ def _from_columns(columns: Mapping[str, Array], form: InputForm, where: str) -> 
             )
         _check_numbers(columns[name], f"{where}, column '{name}'", lambda at: f"row {at[0]}")
     values = np.stack([columns[name] for name in form.features], axis=1)
-    return _rows(check_features(values, where), form, labels=_labels_in(columns, form))
+    return _rows(_as_inputs(values, form, where), form, labels=_labels_in(columns, form))
 
 
 def _from_arrays(x: Array, y: Array | None, form: InputForm, where: str) -> NewRows:
@@ -140,7 +140,7 @@ def _from_arrays(x: Array, y: Array | None, form: InputForm, where: str) -> NewR
         if x.ndim != 2 or x.shape[1] != form.shape[0]:
             raise DataError(f"{where}: inputs are {_shown(x)}, but the model takes rows of {form.told()}")
         _check_numbers(x, where, lambda at: f"row {at[0]}, {_column(form, at[1])}")
-        return _rows(check_features(x, where), form, labels=y)
+        return _rows(_as_inputs(x, form, where), form, labels=y)
     if x.ndim != 4 or x.shape[3] != form.shape[2]:
         raise DataError(f"{where}: inputs are {_shown(x)}, but the model takes {form.told()}")
     if form.scaled:
@@ -149,6 +149,12 @@ def _from_arrays(x: Array, y: Array | None, form: InputForm, where: str) -> NewR
         raise DataError(f"{where}: inputs are {x.dtype} of {_shown(x)}, but the model takes {form.told()}")
     _check_numbers(x, where, lambda at: f"row {at[0]}")
     return _rows(check_features(x, where), form, labels=y)
+
+
+def _as_inputs(values: Array, form: InputForm, where: str) -> Array:
+    if not form.is_tokens:
+        return check_features(values, where)
+    return check_tokens(values, where, lambda row, place: f"row {row}, {_column(form, place)}")
 
 
 def _from_images(

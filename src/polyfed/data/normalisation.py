@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from polyfed.data.arrays import Array, Ints
+from polyfed.data.dataset import is_tokens
 
 _CHUNK = 4096  # rows looked at together, so that a set larger than memory passes through
 
@@ -20,7 +21,8 @@ Constants: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 def normalisation(inputs: Array, rows: Ints | None = None) -> Constants:
     """Mean and standard deviation of all inputs, or of these rows.
 
-    A constant channel or feature has deviation 1. Float images are taken as normalised already: mean 0, deviation 1.
+    A constant channel or feature has deviation 1. Float images are taken as normalised already, and token ids are not
+    normalised: mean 0, deviation 1.
     """
     return pooled([moments(inputs, rows)])
 
@@ -42,7 +44,7 @@ class Moments:
 def moments(inputs: Array, rows: Ints | None = None) -> Moments:
     """Of all inputs, or of these rows; what an owner tells of its data where all are normalised alike."""
     rows = np.arange(len(inputs)) if rows is None else rows
-    if inputs.ndim == 4 and inputs.dtype != np.uint8:
+    if is_tokens(inputs) or (inputs.ndim == 4 and inputs.dtype != np.uint8):
         mean, variance = np.zeros(inputs.shape[-1]), np.ones(inputs.shape[-1])
     else:
         mean, variance = _of_images(inputs, rows) if inputs.ndim == 4 else _of_features(inputs[rows])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from polyfed.data.targets import CLASS_LABELS, LabelSource, Targets
 from polyfed.errors import DataError
 
 _CHANNELS = (1, 3)
+LARGEST_ID = 2**31  # of tokens; more than any embedding has rows
 
 
 def to_arrays(source: object) -> tuple[Array, Array | None]:
@@ -54,16 +55,21 @@ def draft_arrays(
     *,
     part: bool = False,
     targets: Targets = CLASS_LABELS,
+    tokens: bool = False,
 ) -> Draft:
-    """Arrays as a data set: N×F numbers, or N×H×W or N×H×W×C images (uint8, or normalised floats)."""
+    """Arrays as a data set: N×F numbers or token ids, or N×H×W or N×H×W×C images (uint8, or normalised floats)."""
     if x.ndim and len(x) == 0:
         raise DataError(f"{name}: there are no rows in it")
+    if tokens and x.ndim != 2:
+        raise DataError(f"{name}: token ids must be rows × positions, not an array of {x.ndim} dimensions")
     if x.ndim == 3:
         x = x[..., None]
     if x.ndim not in (2, 4):
         raise DataError(f"{name}: inputs must be N×features, N×height×width or 4-dimensional, not {x.ndim}-d")
-    ids = _id_notes(x, name) if train is None else ()
-    if x.ndim == 2 or x.dtype != np.uint8:
+    ids = _id_notes(x, name) if train is None and not tokens else ()
+    if tokens:
+        x = check_tokens(x, name, lambda row, column: f"row {row}, column {column}")
+    elif x.ndim == 2 or x.dtype != np.uint8:
         x = check_features(x, name)
     if y is None:
         return Draft(name, x, None, (), notes=ids)
@@ -74,7 +80,7 @@ def draft_arrays(
     notes = () if train or y.ndim > 1 else _gaps(labels, classes, name)
     if train is None:
         notes += ids + targets.notes(labels, classes, name)
-        if x.ndim == 2:
+        if x.ndim == 2 and not tokens:
             numbers = [str(place) for place in range(x.shape[1])]
             notes += column_notes(x, labels, numbers, name, _left_out)
     return Draft(name, x, labels, classes, notes=notes)
@@ -129,6 +135,29 @@ def check_features(features: Array, where: str) -> Array:
             "fill them in, or leave out what has them"
         )
     return values
+
+
+def check_tokens(ids: Array, where: str, place: Callable[[int, int], str]) -> Array:
+    """Token ids as int64, or an error for what is not a whole number from 0.
+
+    place: says of a row and a column where that is.
+    """
+    if ids.dtype.kind not in "iuf":
+        raise DataError(f"{where}: token ids must be whole numbers, not {ids.dtype}")
+    with np.errstate(invalid="ignore"):
+        wrong = (ids < 0) | (ids >= LARGEST_ID)
+        if ids.dtype.kind == "f":
+            wrong |= ~np.isfinite(ids) | (ids != np.floor(ids))
+    if wrong.any():
+        row, column = map(int, np.argwhere(wrong)[0])
+        value = ids[row, column]
+        lost = ids.dtype.kind == "f" and np.isnan(value)
+        more = f" ({int(wrong.sum())} such values)" if wrong.sum() > 1 else ""
+        raise DataError(
+            f"{where}: {'a token id is missing' if lost else f'{value:g} is not a token id'} in"
+            f" {place(row, column)}{more}: ids are whole numbers from 0"
+        )
+    return np.ascontiguousarray(ids, dtype=np.int64)
 
 
 def channels_last(x: Array, *, channels_first: bool) -> Array:

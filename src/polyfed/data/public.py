@@ -99,6 +99,10 @@ def make_public(
         taken = _share(dataset, settings, rng, rank=rank, domain=domain)
         public, private = dataset, np.setdiff1d(private, taken, assume_unique=True)
     elif settings.kind is not None:
+        if dataset.is_tokens:
+            raise DataError(
+                "data.public.source: noise is numbers, and the data are token ids: use a share, or a set of such ids"
+            )
         public = make_noise(settings.kind, settings.rows or 0, dataset, rng, cache_dir)
         taken = np.arange(len(public), dtype=np.int64)
     else:
@@ -111,6 +115,7 @@ def make_public(
             like=dataset,
             part=part,
             targets=targets,
+            inputs="tokens" if dataset.is_tokens else "numbers",
             cache_dir=cache_dir,
         )
         public = adapt(public, dataset, cache_dir)
@@ -168,6 +173,11 @@ def adapt(dataset: DataSet, like: DataSet, cache_dir: Path | str | None = None) 
         or dataset.inputs.dtype != np.uint8
         or like.shape[0] not in (1, 3)
     ):
+        if dataset.is_tokens and like.is_tokens:
+            raise DataError(
+                f"'{dataset.name}' has rows of {shapes[0]} token ids and '{like.name}' of {shapes[1]}: pad or cut them"
+                " to the same length"
+            )
         raise DataError(
             f"'{dataset.name}' has rows of {shapes[0]} and '{like.name}' of {shapes[1]}: "
             "only 8-bit images can be brought to another shape"

@@ -36,6 +36,7 @@ class Likeness(Protocol):
 
 
 Split: TypeAlias = Literal["train", "test"]
+InputKind: TypeAlias = Literal["numbers", "tokens"]
 # A name, a path, (x, y), a torch Dataset, or {"train": one of these, "test": another}.
 Source: TypeAlias = Any
 _Build: TypeAlias = Callable[[DataSet | None, Path], Draft]  # (the training split, where to write) -> draft
@@ -57,6 +58,7 @@ def load(
     size: int | tuple[int, int] | None = None,
     limit: int | None = None,
     per_class: int | None = None,
+    inputs: InputKind = "numbers",
     cache_dir: Path | str | None = None,
 ) -> DataSet:
     """A split of a data set, decoded once and memory-mapped from then on.
@@ -75,6 +77,7 @@ def load(
     size: resize images to this height and width.
     limit: only this many rows, drawn once and for all with the class shares of the whole.
     per_class: only this many rows of each class, drawn once and for all.
+    inputs: "tokens" for columns, or arrays rows × positions, of token ids: they stay whole numbers as they are.
     cache_dir: where decoded arrays are kept; by default $POLYFED_CACHE or ~/.cache/polyfed.
     """
     reading = Reading(
@@ -87,6 +90,7 @@ def load(
         part=part,
         targets=targets,
         size=_size(size),
+        tokens=_are_tokens(inputs),
     )
     found = _find(source, _checked(split), reading, cache_dir)
     if found is None:
@@ -104,6 +108,7 @@ def load(
             part=part,
             targets=targets,
             size=size,
+            inputs=inputs,
             cache_dir=cache_dir,
         )
     key = {"source": found.key, "train": train.fingerprint if train else None}
@@ -176,6 +181,7 @@ def _find(source: Source, split: Split, reading: Reading, cache_dir: Path | str 
     if source == "digits":
         _check_no_drop(reading, source)
         _check_has_classes(reading, source)
+        _check_not_images(reading, source)
         return _Found({"digits": split}, lambda train, _: draft_digits(split, train))
     if isinstance(source, str) and source in NAMED:
         folder = local_folder(source)
@@ -192,6 +198,7 @@ def _find_path(path: Path, split: Split, reading: Reading) -> _Found | None:
         path = _split_path(path, split) or _undivided(path)
         if path.is_dir():
             _check_no_drop(reading, str(path))
+            _check_not_images(reading, str(path))
             return _found_images(path, name, reading)
         split = "train"  # a file of its own has one split, and calls its arrays x and y
     if path.suffix.lower() == ".npz":
@@ -236,8 +243,16 @@ def _found_arrays(
     x: np.ndarray[Any, Any], y: np.ndarray[Any, Any] | None, name: str, reading: Reading
 ) -> _Found:
     return _Found(
-        {"arrays": arrays_digest(x, y), "name": name, "part": reading.part, "targets": reading.targets.kind},
-        lambda train, _: draft_arrays(x, y, name, train, part=reading.part, targets=reading.targets),
+        {
+            "arrays": arrays_digest(x, y),
+            "name": name,
+            "part": reading.part,
+            "targets": reading.targets.kind,
+            "tokens": reading.tokens,
+        },
+        lambda train, _: draft_arrays(
+            x, y, name, train, part=reading.part, targets=reading.targets, tokens=reading.tokens
+        ),
     )
 
 
@@ -315,6 +330,17 @@ def _strata(data: DataSet) -> Ints:
     data.need_labels()
     assert data.strata is not None
     return data.strata
+
+
+def _check_not_images(reading: Reading, called: str) -> None:
+    if reading.tokens:
+        raise DataError(f"data.inputs: {called} is images, not token ids: leave `inputs` out")
+
+
+def _are_tokens(inputs: str) -> bool:
+    if inputs not in get_args(InputKind):
+        raise DataError(f"inputs are {' or '.join(get_args(InputKind))}, not '{inputs!s:.60}'")
+    return inputs == "tokens"
 
 
 def _checked(split: str) -> Split:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,6 +19,7 @@ from polyfed.data.dataset import DataSet
 from polyfed.data.files import Reading, colour_of
 from polyfed.data.images import decode_all
 from polyfed.data.labels import encode_column, is_whole, missing, row_place
+from polyfed.data.objects import check_tokens
 from polyfed.data.oddities import column_notes, id_note, looks_like_id
 from polyfed.data.storage import Draft
 from polyfed.data.targets import CLASS_LABELS, LabelSource
@@ -131,6 +132,10 @@ class _Table:
         if train is None:  # who would hold a test row is not asked
             further = [self._known(column) for column in further]
         draft = Draft(self.name, np.empty(0), None, (), label_columns=labels)
+        if image is not None and self.reading.tokens:
+            raise DataError(
+                f"{self.where}: column '{image}' is images, not token ids (data.inputs): leave `inputs` out"
+            )
         if image is None:
             draft.features = tuple(
                 self._feature_names(train, without={*labels, *further, *self.reading.drop})
@@ -158,7 +163,7 @@ class _Table:
     def _notes(self, draft: Draft) -> tuple[str, ...]:
         """What looks odd in the columns and classes of a training split."""
         notes: tuple[str, ...] = ()
-        if draft.features:
+        if draft.features and not self.reading.tokens:
             names = [f"'{name}'" for name in draft.features]
             notes += column_notes(
                 draft.inputs,
@@ -340,6 +345,8 @@ class _Table:
 
     def _features(self, names: Sequence[str]) -> tuple[Array, tuple[str, ...]]:
         """The columns as float32, rows × columns, and a line for each that looks odd."""
+        if self.reading.tokens:
+            return self._tokens(names), ()
         self._check_fits(4 * self.count * len(names))
         inputs = np.empty((self.count, len(names)), dtype=np.float32)
         notes = []
@@ -353,6 +360,18 @@ class _Table:
         if bad.any():
             self._refuse(names, bad)
         return inputs, tuple(notes)
+
+    def _tokens(self, names: Sequence[str]) -> Array:
+        """The columns as token ids, int64, rows × columns."""
+        self._check_fits(8 * self.count * len(names))
+        ids = np.empty((self.count, len(names)), dtype=np.int64)
+        for place, name in enumerate(names):
+            values = self._numbers(name)[:, None]
+            ids[:, place] = check_tokens(values, self.where, self._place_in(name))[:, 0]
+        return ids
+
+    def _place_in(self, column: str) -> Callable[[int, int], str]:
+        return lambda row, _: f"column '{column}', {self._place(row)}"
 
     def _refuse(self, names: Sequence[str], bad: Array) -> NoReturn:
         row, place = map(int, np.argwhere(bad)[0])

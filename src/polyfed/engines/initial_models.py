@@ -10,6 +10,7 @@ from polyfed import learn
 from polyfed.engines.transaction import alike
 from polyfed.federation.engine import Population
 from polyfed.federation.message import Weights
+from polyfed.models import FrozenMarks, check_frozen, frozen_marks
 
 
 class InitialModels:
@@ -21,6 +22,7 @@ class InitialModels:
         self._initial: dict[str, Weights] = {}
         self._parameters: dict[tuple[str, int], list[tuple[nn.Parameter, bool]]] = {}
         self._marks: dict[tuple[str, int], list[int]] = {}
+        self._frozen: dict[tuple[str, int], FrozenMarks] = {}
         self._taken: set[tuple[str, int]] = set()
 
     def take(self, architecture: str, place: int = 0) -> nn.Module:
@@ -38,11 +40,14 @@ class InitialModels:
         """The model with the initial weights; a new one if a step has left more than other numbers in the last."""
         key = (architecture, place)
         model = self._models.get(key)
+        if model is not None:
+            check_frozen(model, self._frozen[key])
         if model is None or not self._is_whole(key, model):
             model = self._models[key] = self._population.build(architecture)
             self._parameters[key] = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
             self._initial.setdefault(architecture, learn.weights_of(model))
             self._marks[key] = list(_marks(model))
+            self._frozen[key] = frozen_marks(model)
         for parameter, trained in self._parameters[key]:
             if parameter.requires_grad is not trained:
                 parameter.requires_grad = trained

@@ -15,6 +15,7 @@ from polyfed import learn
 from polyfed.errors import MethodError
 from polyfed.federation.message import has_memory, plain
 from polyfed.federation.nodes import Client
+from polyfed.models import check_frozen, frozen_marks
 
 LASTING = ("memory", "residuals")
 
@@ -35,6 +36,7 @@ class Transaction:
         self._model = me.model
         self._before: dict[str, Any] = {name: getattr(me, name) if name in keeps else {} for name in LASTING}
         self._weights: Mapping[str, Tensor] = {}
+        self._frozen = frozen_marks(me.model)
         if reads_only:
             # No numbers are copied. The containers are, so that what is put into them is gone after the step.
             if "model" in keeps:
@@ -49,6 +51,7 @@ class Transaction:
     def commit(self) -> None:
         """Take over what the step left, or raise a `MethodError` that says why it cannot be kept."""
         left = dict(vars(self._me))
+        check_frozen(self._model, self._frozen)
         self._put_back(self._before if self.reads_only else left)
         if not self.reads_only:
             for name in LASTING:

@@ -164,5 +164,7 @@ class FederationFacts:
     """How many rows the public set has; None where there is none."""
     server: str | None
     """The architecture of the server's model; None where it has none."""
+    tokens: bool
+    """Whether inputs are token ids, and not numbers."""
     feature_count: Callable[[str], int]
     """How many features the models of an architecture have: `feature_count("mlp")`. A `ModelError` if it has none."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from polyfed.learn.weights import WeightedMean
+from polyfed.learn.weights import WeightedMean, named_tensors
 
 FILTERED = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
@@ -23,11 +23,12 @@ def layer_of(name: str) -> str:
 
 
 def filter_counts(model: nn.Module, keep: float) -> dict[str, int]:
-    """How many filters of each convolution and linear layer a share of them is, rounded up."""
+    """How many filters of each convolution and linear layer that trains a share of them is, rounded up."""
+    travelling = named_tensors(model)
     return {
         name: math.ceil(keep * len(layer.weight))
         for name, layer in model.named_modules()
-        if type(layer) in FILTERED and isinstance(layer.weight, Tensor)
+        if type(layer) in FILTERED and isinstance(layer.weight, Tensor) and f"{name}.weight" in travelling
     }
 
 

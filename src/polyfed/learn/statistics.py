@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from polyfed.learn.training import BATCH_NORMS
+from polyfed.models import is_frozen_norm
 
 
 def recompute_statistics(model: nn.Module, x: Tensor, batch: int) -> None:
-    """Set the running mean and variance of every BatchNorm layer to the average over batches of these rows.
+    """Set the running mean and variance of every BatchNorm layer (but frozen ones) to the average over batches of
+    these rows.
 
     A batch takes every n-th row, so that rows sorted by class are mixed, and counts by its size. A single
     row has no variance: then the statistics stay what they are.
@@ -20,7 +22,8 @@ def recompute_statistics(model: nn.Module, x: Tensor, batch: int) -> None:
     if len(x) < 2:
         return
     count = max(1, len(x) // max(batch, 2))
-    layers = [module for module in model.modules() if isinstance(module, BATCH_NORMS)]
+    norms = (module for module in model.modules() if isinstance(module, BATCH_NORMS))
+    layers = [norm for norm in norms if not is_frozen_norm(norm)]
     momenta = [layer.momentum for layer in layers]
     training = model.training
     for layer in layers:

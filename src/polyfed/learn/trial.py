@@ -23,7 +23,7 @@ from polyfed.learn.evaluate import predict
 from polyfed.learn.stacked import can_stack, supervised_together
 from polyfed.learn.supervision import supervised
 from polyfed.learn.training import Training
-from polyfed.models import has_half
+from polyfed.models import has_half, random_inputs, structure
 from polyfed.tasks import CLASSIFICATION, Task
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ def prefers_channels_last(
     """
     if len(shape) != 3 or not any(parameter.dim() == 4 for parameter in model.parameters()):
         return False
-    key = ("layout", _signature(model), shape, outputs, batch, task.name)
+    key = ("layout", structure(model), shape, outputs, batch, task.name)
     return _decision(key, lambda: _channels_last_is_faster(model, shape, outputs, batch, task))
 
 
@@ -83,7 +83,7 @@ def worth_stacking(
     """
     if clients < 2 or not can_stack(training) or any(True for _ in model.buffers()) or has_half(model):
         return False
-    key = ("stack", _signature(model), _layout(model), shape, outputs, training.batch, clients, task.name)
+    key = ("stack", structure(model), _layout(model), shape, outputs, training.batch, clients, task.name)
     return _decision(key, lambda: _stack_is_faster(model, shape, outputs, training.batch, clients, task))
 
 
@@ -103,7 +103,7 @@ def _decision(key: Hashable, trial: Callable[[], bool]) -> bool:
 def _channels_last_is_faster(
     model: nn.Module, shape: tuple[int, ...], outputs: int, batch: int, task: Task
 ) -> bool:
-    x, y = _examples(batch, shape, outputs, task, seed=0)
+    x, y = _examples(model, batch, shape, outputs, task, seed=0)
     rows = _affordable_rows(model, x, y, task)
     x, y = x[:rows], y[:rows]
     usual = copy.deepcopy(model)
@@ -117,7 +117,7 @@ def _channels_last_is_faster(
 def _stack_is_faster(
     model: nn.Module, shape: tuple[int, ...], outputs: int, batch: int, clients: int, task: Task
 ) -> bool:
-    x, y = _examples(batch, shape, outputs, task, seed=0)
+    x, y = _examples(model, batch, shape, outputs, task, seed=0)
     if x.dim() == 4:
         x = x.contiguous(memory_format=_layout(model))
     for rows in (FEW_ROWS, batch):
@@ -145,17 +145,6 @@ def _layout(model: nn.Module) -> torch.memory_format:
     return torch.contiguous_format if usual else torch.channels_last
 
 
-def _signature(model: nn.Module) -> Hashable:
-    """What is the same for models of one architecture: their parts, with settings, shapes and types."""
-    parts = []
-    for name, part in model.named_modules():
-        settings = [(key, value) for key, value in vars(part).items() if isinstance(value, int | float | str)]
-        own = part.named_parameters(recurse=False)
-        shapes = [(key, tuple(parameter.shape), parameter.dtype) for key, parameter in own]
-        parts.append((name, type(part), tuple(settings), str(part), tuple(shapes)))
-    return tuple(parts)
-
-
 def _gradients_agree(
     stack: Sequence[nn.Module], shape: tuple[int, ...], outputs: int, rows: int, task: Task
 ) -> bool:
@@ -164,7 +153,9 @@ def _gradients_agree(
     The second model has a short batch, which the stack pads: a layer that looks at a whole batch gives itself away.
     """
     counts = [rows if place != 1 else max(1, rows // 2) for place in range(len(stack))]
-    examples = [_examples(count, shape, outputs, task, seed=place) for place, count in enumerate(counts)]
+    examples = [
+        _examples(stack[0], count, shape, outputs, task, seed=place) for place, count in enumerate(counts)
+    ]
     settings = Training(batch=rows, steps=1, lr=1.0)
     with torch.no_grad():
         for place, model in enumerate(stack):
@@ -233,10 +224,10 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _examples(
-    rows: int, shape: tuple[int, ...], outputs: int, task: Task, seed: int
+    model: nn.Module, rows: int, shape: tuple[int, ...], outputs: int, task: Task, seed: int
 ) -> tuple[Tensor, Tensor]:
     stream = torch.Generator().manual_seed(seed)
-    x = torch.randn(rows, *shape, generator=stream)
+    x = random_inputs(model, shape, rows, stream)
     return x, task.examples(rows, outputs, stream)
 
 

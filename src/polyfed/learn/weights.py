@@ -10,11 +10,19 @@ from torch import Tensor, nn
 
 from polyfed.errors import ModelError
 from polyfed.learn.training import BATCH_NORMS
-from polyfed.models import display_name
+from polyfed.models import display_name, frozen_names
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and lasting buffer under its name in the state dict; a tenth of `state_dict`'s overhead."""
+    """Every parameter and lasting buffer but frozen ones, under its name in the state dict: what travels and lasts."""
+    found = all_tensors(model)
+    for name in frozen_names(model):
+        found.pop(name, None)
+    return found
+
+
+def all_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and lasting buffer, frozen or not; a tenth of `state_dict`'s overhead."""
     found: dict[str, Tensor] = {}
     _collect(model, "", found)
     return found
@@ -61,12 +69,21 @@ def make_ready(model: nn.Module) -> None:
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of every parameter and buffer."""
+    """A copy of every parameter and buffer that is not frozen."""
     return {name: tensor.clone() for name, tensor in named_tensors(model).items()}
 
 
+def frozen_weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of what is frozen: what `weights_of` lacks of the whole model."""
+    frozen = frozen_names(model)
+    return {name: tensor.clone() for name, tensor in all_tensors(model).items() if name in frozen}
+
+
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, partly: bool = False) -> None:
-    """Copy weights into a model. Names and shapes must agree; `partly` allows some names to be absent."""
+    """Copy weights into a model. Names and shapes must agree; `partly` allows some names to be absent.
+
+    They are what `weights_of` gives: a model's frozen parts are never changed.
+    """
     if not isinstance(weights, Mapping):
         raise ModelError("no weights at all")
     own = named_tensors(model)
@@ -88,11 +105,23 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, partly: boo
             own[name].copy_(tensor)
 
 
+def load_frozen(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Copy what is frozen into a model, of weights of the whole of it or of a part."""
+    own = all_tensors(model)
+    with torch.no_grad():
+        for name in frozen_names(model) & weights.keys():
+            own[name].copy_(weights[name])
+
+
 def trained_tensors(model: nn.Module) -> list[Tensor]:
     """Everything that training changes: parameters and running statistics.
 
     Other buffers may hold what they like, such as a mask of -inf.
     """
+    if frozen_names(model):
+        buffers = dict(model.named_buffers())
+        kept = named_tensors(model).items()
+        return [tensor for name, tensor in kept if name not in buffers or is_statistic(name)]
     found: list[Tensor] = []
     _collect_trained(model, found)
     return found
@@ -125,13 +154,14 @@ def root_mean_square(tensors: Sequence[Tensor]) -> float:
 
 
 def norm_entries(model: nn.Module) -> frozenset[str]:
-    """Names of everything that belongs to a BatchNorm layer: scale, shift and running statistics."""
-    return frozenset(
+    """Names of everything that belongs to a BatchNorm layer and is not frozen: scale, shift, running statistics."""
+    found = frozenset(
         f"{prefix}.{name}" if prefix else name
         for prefix, module in model.named_modules()
         if isinstance(module, BATCH_NORMS)
         for name in module.state_dict()
     )
+    return found - frozen_names(model)
 
 
 def is_statistic(name: str) -> bool:

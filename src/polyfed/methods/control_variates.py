@@ -27,10 +27,12 @@ from polyfed.learn import WeightedMean
 
 
 def zeros(model: nn.Module) -> Weights:
-    """The control variate that everybody begins with: zero for every parameter."""
+    """The control variate that everybody begins with: zero for every parameter that is not frozen."""
+    travelling = learn.named_tensors(model)
     return {
         name: torch.zeros(parameter.shape, dtype=parameter.dtype)
         for name, parameter in model.named_parameters(remove_duplicate=False)  # a shared one has two names
+        if name in travelling
     }
 
 

@@ -42,10 +42,12 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from polyfed import learn
+from polyfed.errors import MethodError
 from polyfed.federation import (
     Client,
     Declaration,
     Facts,
+    FederationFacts,
     Fields,
     Fleet,
     Kind,
@@ -106,6 +108,13 @@ class FedKF(Method):
             notes=("generator-bytes",),
             single_replies=self.settings.inactive == "cached",
         )
+
+    def check(self, federation: FederationFacts) -> None:
+        if federation.tokens:
+            raise MethodError(
+                "fedkf learns from inputs that it generates, which are numbers, and the data are token ids"
+                " (data.inputs: tokens): use a method without a generator, such as fedavg"
+            )
 
     @client_step(sends=("weights",))
     def fuse(self, me: Client, weights: Weights, teacher: Weights, steps: int | None) -> Fields:

@@ -96,7 +96,7 @@ class FedNova(Method):
         [architecture] = server.roster.architectures
         model = server.weights(architecture)
         names = dict(server.build(architecture).named_parameters(remove_duplicate=False))
-        weights = {name: model[name] for name in names}
+        weights = {name: model[name] for name in names if name in model}
         others = {name: model[name] for name in model if name not in names}
         cohort = fleet.sample()
         direction, buffers, way = learn.WeightedMean(), learn.WeightedMean(), 0.0

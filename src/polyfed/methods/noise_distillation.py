@@ -42,6 +42,11 @@ class NoiseSettings(MethodSettings):
 
 def check(settings: NoiseSettings, federation: FederationFacts) -> None:
     """Refuse noise that there is not for these inputs, more of it than can be sent around, and batches of one row."""
+    if federation.tokens:
+        raise MethodError(
+            "the server would distil on noise, which is numbers, and the data are token ids (data.inputs: tokens):"
+            " set method.distillation=false, or use a method with public data, such as feddf"
+        )
     noise.check(settings.noise, federation.shape)
     if settings.distil.batch < 2:
         raise MethodError(

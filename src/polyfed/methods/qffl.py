@@ -110,7 +110,8 @@ class QFFL(Method):
         q, rate, loss = self.settings.q, me.training.lr, loss + TINY
         own = {name: tensor.cpu() for name, tensor in learn.weights_of(me.model).items()}
         way = {name: (weights[name] - own[name]) / rate for name in own if _is_trained(name)}
-        length = sum(float(way[name].double().square().sum()) for name, _ in me.model.named_parameters())
+        trained = [name for name, _ in me.model.named_parameters() if name in way]
+        length = sum(float(way[name].double().square().sum()) for name in trained)
         delta = {name: loss**q * step for name, step in way.items()}
         statistics = {name: own[name] for name in own if learn.is_statistic(name)}
         h = q * loss ** (q - 1) * length + loss**q / rate

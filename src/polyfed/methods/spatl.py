@@ -132,6 +132,10 @@ class SPATL(Method):
         model = server.build(architecture)
         if not isinstance(model, Network):
             raise MethodError(f"spatl needs models with a body and a head: make '{architecture}' a Network")
+        if not any(name.startswith(ENCODER) for name in learn.named_tensors(model)):
+            raise MethodError(
+                "spatl shares the body of a model, and all of it is frozen: use fedavg, which shares the head"
+            )
         counts = learn.filter_counts(model, self.settings.keep) if self.settings.keep < 1 else {}
         control = control_variates.zeros(model) if self.settings.gradient_control else {}
         server.memory["filters"] = {name: counts[name] for name in counts if name.startswith(ENCODER)}

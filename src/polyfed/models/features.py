@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from polyfed.errors import ModelError
 from polyfed.models.layers import Shape
 from polyfed.models.network import Network
-from polyfed.models.probe import display_name, probe
+from polyfed.models.probe import display_name, expect_tokens, largest_id, probe
 
 
 def features_and_logits(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -46,6 +46,7 @@ class _Features(nn.Module):
         super().__init__()
         self.model = model
         self.name = display_name(model)
+        expect_tokens(self, largest_id(model))
 
     def forward(self, x: Tensor) -> Tensor:
         return features_and_logits(self.model, x)[0]

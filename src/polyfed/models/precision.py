@@ -71,7 +71,7 @@ def fit_types(model: nn.Module, shape: Shape, converted: bool | None = None) -> 
         if kinds <= {torch.float32} and probe(model, shape).dtype is torch.float32:
             return None
     _fit_head(model)
-    converted = input_type(model, shape) is not torch.float32
+    converted = input_type(model, shape) not in (torch.float32, torch.int64)
     _fit(model, converted)
     try:
         _try_training(model, shape)
@@ -96,15 +96,21 @@ def _fit(model: nn.Module, converted: bool) -> None:
 def _hook(part: nn.Module, *, converts: bool, answers: bool = True) -> None:
     # A maker may give one object again and again.
     if converts and _in_own_type not in part._forward_pre_hooks.values():
-        part.register_forward_pre_hook(_in_own_type)
+        part.register_forward_pre_hook(_in_own_type, with_kwargs=True)
     if answers and _in_float32 not in part._forward_hooks.values():
         part.register_forward_hook(_in_float32)
 
 
 # Not closures: a trained model is copied, pickled and converted by whoever loads it.
-def _in_own_type(part: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _in_own_type(
+    part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     own = floating_type(part)
-    return tuple(arg.to(own) if isinstance(arg, Tensor) and arg.is_floating_point() else arg for arg in args)
+
+    def converted(arg: Any) -> Any:
+        return arg.to(own) if isinstance(arg, Tensor) and arg.is_floating_point() else arg
+
+    return tuple(map(converted, args)), {name: converted(arg) for name, arg in kwargs.items()}
 
 
 def _in_float32(_part: nn.Module, _args: tuple[Any, ...], out: Any) -> Any:

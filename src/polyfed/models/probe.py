@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +15,7 @@ from polyfed.errors import ModelError
 from polyfed.models.layers import Shape
 
 _GIVEN_NAME = "_polyfed_name"
+_LARGEST_ID = "_polyfed_largest_id"
 
 
 def give_name(model: nn.Module, name: str) -> None:
@@ -24,6 +27,37 @@ def display_name(model: nn.Module) -> str:
     """What to call a model in a message: the name that it was given, else its own, else its class."""
     name = vars(model).get(_GIVEN_NAME) or getattr(model, "name", "")
     return name if isinstance(name, str) and name else type(model).__name__
+
+
+def expect_tokens(model: nn.Module, largest_id: int | None) -> None:
+    """Note at a module that its inputs are token ids up to this one, so that it is tried with such; None: numbers."""
+    vars(model).pop(_LARGEST_ID, None)
+    if largest_id is not None:
+        vars(model)[_LARGEST_ID] = largest_id
+
+
+def largest_id(model: nn.Module) -> int | None:
+    """The largest token id that a module's inputs may have; None of one that takes numbers."""
+    found: int | None = vars(model).get(_LARGEST_ID)
+    return found
+
+
+def plain_inputs(model: nn.Module, shape: Shape, rows: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Inputs to try a model with: zeros, float32 by default; or token ids down from the largest, if it takes such."""
+    device = next(model.parameters(), torch.empty(0)).device
+    largest = largest_id(model)
+    if largest is None:
+        return torch.zeros(rows, *shape, dtype=dtype or torch.float32, device=device)
+    ids = largest - torch.arange(math.prod(shape), device=device) % (largest + 1)
+    return ids.view(1, *shape).expand(rows, *shape).contiguous()
+
+
+def random_inputs(model: nn.Module, shape: Shape, rows: int, stream: torch.Generator) -> Tensor:
+    """Noise to try a model with: random ids, if it takes token ids."""
+    largest = largest_id(model)
+    if largest is None:
+        return torch.randn(rows, *shape, generator=stream)
+    return torch.randint(largest + 1, (rows, *shape), generator=stream)
 
 
 @contextmanager
@@ -46,7 +80,7 @@ def materialise(model: nn.Module, shape: Shape) -> None:
         return
     like = next(model.parameters(), torch.empty(0))
     with in_mode(model, training=False), torch.no_grad(), explained(model, shape):
-        model(torch.zeros(1, *shape, dtype=like.dtype, device=like.device))
+        model(plain_inputs(model, shape, 1, like.dtype))
     left = _lazy(model)
     if left:
         raise ModelError(
@@ -67,9 +101,25 @@ def explained(model: nn.Module, shape: Shape) -> Iterator[None]:
         yield
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = str(error).partition("\n")[0]
+        largest = largest_id(model)
+        if largest is not None and isinstance(error, IndexError):
+            raise ModelError(
+                f"model '{display_name(model)}' cannot look up the token id {largest}, the largest in the data"
+                f" ({reason}): give its embedding {largest + 1} rows or more"
+            ) from error
+        kind = "inputs" if largest is None else "token ids"
+        hint = _hint(model, error, kind)
         raise ModelError(
-            f"model '{display_name(model)}' cannot take inputs of shape {tuple(shape)}: {reason}"
+            f"model '{display_name(model)}' cannot take {kind} of shape {tuple(shape)}: {reason}{hint}"
         ) from error
+
+
+def _hint(model: nn.Module, error: Exception, kind: str) -> str:
+    if isinstance(error, TypeError) and "positional argument" in str(error):
+        return f"; if it takes its input by name, set models.adapt: {{{display_name(model)}: {{input: …}}}}"
+    if kind == "inputs" and "indices" in str(error):
+        return "; if these are token ids, set data.inputs=tokens"
+    return "; it takes numbers, give one with an embedding" if "Long" in str(error) else ""
 
 
 def probe(
@@ -85,9 +135,26 @@ def probe(
 
     dtype: of the zeros; by default what the model takes.
     """
-    dtype = dtype or input_type(model, shape)
-    device = next(model.parameters(), torch.empty(0)).device
-    x = torch.zeros(rows, *shape, dtype=dtype, device=device)
+    out = unchecked_probe(
+        model, shape, rows, dtype or input_type(model, shape), training=training, buffers=buffers
+    )
+    if not isinstance(out, Tensor) or not out.is_floating_point():
+        given = f"a tensor of {out.dtype}" if isinstance(out, Tensor) else type(out).__name__
+        raise ModelError(f"model '{display_name(model)}' returns {given} and not a tensor of logits")
+    return out
+
+
+def unchecked_probe(
+    model: nn.Module,
+    shape: Shape,
+    rows: int,
+    dtype: torch.dtype,
+    *,
+    training: bool = False,
+    buffers: dict[str, Tensor] | None = None,
+) -> Any:
+    """As `probe`, whatever the model answers."""
+    x = plain_inputs(model, shape, rows, dtype)
     if buffers is None:
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     devices = [x.device] if x.device.type == "cuda" else []
@@ -96,11 +163,7 @@ def probe(
         torch.random.fork_rng(devices=devices),
         explained(model, shape),
     ):
-        out = torch.func.functional_call(model, buffers, (x,))
-    if not isinstance(out, Tensor) or not out.is_floating_point():
-        given = f"a tensor of {out.dtype}" if isinstance(out, Tensor) else type(out).__name__
-        raise ModelError(f"model '{display_name(model)}' returns {given} and not a tensor of logits")
-    return out
+        return torch.func.functional_call(model, buffers, (x,))
 
 
 def floating_type(model: nn.Module) -> torch.dtype:
@@ -109,12 +172,14 @@ def floating_type(model: nn.Module) -> torch.dtype:
 
 
 def input_type(model: nn.Module, shape: Shape) -> torch.dtype:
-    """float32, which all data come in, if a model takes that; else the type of its weights."""
+    """float32, which all numbers come in, if a model takes that; else the type of its weights. Ids stay int64."""
     own = floating_type(model)
+    if largest_id(model) is not None:
+        return torch.int64
     if own is not torch.float32:
         try:
             with torch.no_grad():
-                probe(model, shape, dtype=torch.float32)
+                unchecked_probe(model, shape, 1, torch.float32)
         except ModelError:
             return own
     return torch.float32

@@ -14,12 +14,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from polyfed import plug_ins
 from polyfed.errors import ModelError, describe
+from polyfed.models.adapter import adapt
 from polyfed.models.features import feature_count
+from polyfed.models.frozen import frozen_names, note_frozen
 from polyfed.models.layers import Norm, Shape
 from polyfed.models.network import memory_format
 from polyfed.models.outside import is_outside, is_reference, plug_in_names
 from polyfed.models.precision import fit_types
-from polyfed.models.probe import input_type, materialise, probe
+from polyfed.models.probe import input_type, probe
 from polyfed.models.registry import construct, names, own_maker, registered, seeded
 
 MOST_ROWS = 4096  # that a module with numbers in it is tried with; activations grow with the rows
@@ -32,7 +34,7 @@ class Size:
     parameters: trainable or not.
     macs: multiply-accumulates of one forward pass of one input.
     memory_bytes: what one training step holds (see `size`).
-    weights_bytes: parameters and buffers, as they travel where weights are sent.
+    weights_bytes: parameters and buffers, as they travel where weights are sent: without what is frozen.
     """
 
     parameters: int
@@ -115,8 +117,9 @@ def _listed(
     if maker is not None:
         with seeded(0):
             own = maker()
-            materialise(own, shape)
+            adapt(own, shape, outputs)
             fit_types(own, shape)
+            note_frozen(own)
         last = memory_format(own) is torch.channels_last
         return ListedModel(name, _measure(own, shape, batch), last, _feature_count(own, shape))
     # On the meta device nothing is allocated, drawn or computed: only shapes pass through the model.
@@ -178,7 +181,9 @@ def _measure(model: nn.Module, shape: Shape, batch: int) -> Size:
         parameters=sum(p.numel() for p in parameters),
         macs=counter.get_total_flops() // 2 // rows,  # a multiply-accumulate is two operations
         memory_bytes=fixed + sum(storage.nbytes() for storage in kept.values()) * batch // rows,
-        weights_bytes=_bytes(model.state_dict().values()),
+        weights_bytes=_bytes(
+            tensor for name, tensor in model.state_dict().items() if name not in frozen_names(model)
+        ),
     )
 
 

@@ -17,7 +17,6 @@ from polyfed import learn
 from polyfed import models as known_models
 from polyfed.engines import AUTO, make_engine
 from polyfed.errors import CheckpointError, ClientFailure, ConfigError, MessageError, describe, nearest
-from polyfed.federation.roster import Names
 from polyfed.runs import final_models
 from polyfed.runs.architectures import ModelMaker
 from polyfed.runs.checkpoint import RunDirectory
@@ -26,10 +25,10 @@ from polyfed.runs.config import RunConfig, read_config
 from polyfed.runs.failures import failed_steps, failures_in_a_line
 from polyfed.runs.folders import RUNS_FOLDER, delete_run, unused_folder
 from polyfed.runs.history import RunRecord
-from polyfed.runs.manifest import CONFIG, HISTORY, MODELS, SUMMARY, RunFiles, read_manifest
+from polyfed.runs.manifest import CONFIG, HISTORY, MODELS, RunFiles, read_manifest
 from polyfed.runs.rounds import Listener, Run
 from polyfed.runs.setup import set_up
-from polyfed.runs.trained import TrainedModel, as_trained, few, task_of
+from polyfed.runs.trained import TrainedModel, as_trained, task_of
 
 Models = Mapping[str, ModelMaker] | Sequence[ModelMaker]
 
@@ -204,7 +203,7 @@ def load_model(
     if not files.finished:
         raise CheckpointError(f"{folder} has not finished: `polyfed resume {folder}` goes on with it")
     task = task_of(folder, trust)
-    file = _model_file(files, name)
+    file = final_models.file_of(files, name)
     data = files.model(file)
     where = folder / MODELS / file
     try:
@@ -215,7 +214,9 @@ def load_model(
             model = _made_again(facts, weights)
         else:
             model = make()
-        known_models.materialise(model, tuple(facts.shape))
+        known_models.expect_tokens(model, files.description().largest_id)
+        adapter = facts.adapter.model_dump() if facts.adapter else {}
+        known_models.adapt(model, tuple(facts.shape), facts.outputs, **adapter)
         known_models.fit_types(model, tuple(facts.shape))
         learn.load_weights(model, weights)
     except (MessageError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
@@ -253,30 +254,6 @@ def _made_again(facts: final_models.ModelFacts, weights: Mapping[str, Tensor]) -
     }:
         raise ValueError(f"its weights are not those of {name}")
     return known_models.build(name, shape, outputs, norm=norm, features=facts.features)
-
-
-def _model_file(files: RunFiles, name: str) -> str:
-    """The file of a client's model: its own, or the one that it shares with the others of its architecture."""
-    models = files.folder.folder(MODELS)
-    for own in (final_models.own_file(name), final_models.shared_file(name)):
-        if own in models.names():
-            return own
-    folder = files.path
-    shared = files.clients()
-    names = Names(len(shared["which"]), shared.get("names"))
-    if name not in names:
-        raise CheckpointError(f"no final model '{name}' in {folder}: use {few(names)}")
-    architecture = shared["architectures"][shared["which"][names.index(name)]]
-    file = final_models.shared_file(architecture)
-    if not models.has(file):
-        if file in shared["files"]:
-            raise CheckpointError(
-                f"{models.path / file} is missing: remove {folder / SUMMARY}, then `polyfed resume {folder}` writes it"
-                " again"
-            )
-        reason = shared.get("missing", {}).get(name, "it never took part in learning")
-        raise CheckpointError(f"{name} has no final model in {folder}: {reason}")
-    return file
 
 
 def by_name(given: Models | None) -> dict[str, ModelMaker] | None:

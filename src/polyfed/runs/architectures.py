@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -20,12 +18,12 @@ from polyfed.federation.method import Method
 from polyfed.federation.roster import Facts
 from polyfed.models import Budget
 from polyfed.runs.assignment import MOST, Assignment, Group, Limits, ModelSize, limits_in_words
+from polyfed.runs.building import Builder
+from polyfed.runs.building import ModelMaker as ModelMaker  # noqa: PLC0414  (others know it from here)
 from polyfed.runs.config import SMALLEST_MODEL, Models, OwnModel, RunConfig
 from polyfed.runs.holdings import Holdings
 from polyfed.seeds import Seeds
 from polyfed.tasks import Task, Trait
-
-ModelMaker: TypeAlias = Callable[[], nn.Module] | nn.Module
 
 logger = logging.getLogger(__name__)
 
@@ -59,26 +57,28 @@ class Architectures:
         """With the server's model by its name."""
         self.seeds = seeds
         self.device = device
-        self.makers = dict(makers)
-        for name, maker in self.makers.items():
-            models.check_name(name)
-            if not callable(maker):  # as a module is, too
-                raise ModelError(
-                    f"models=…: '{name}' is a {type(maker).__name__}: give a function that makes a model, or a model"
-                )
         clients = held.names
         self.shape = held.agreement.model_shape
         self.task = task
         self.outputs = _output_count(held, method, task)
+        self.builder: Builder = Builder(
+            config.models,
+            seeds,
+            device,
+            makers,
+            shape=self.shape,
+            outputs=self.outputs,
+            largest_id=held.agreement.largest_id,
+        )
+        self.makers = self.builder.makers
         self.dealt = _dealt(config.models, self.makers)
         """The names of the models that are dealt out to clients."""
-        self.own: dict[str, OwnModel] = dict(config.models.own)
-        """How each of the user's own models is trained fastest."""
+        self.own = self.builder.own
         self._features: dict[str, int] = {}
-        self._fitted: dict[str, bool | None] = {}
-        """What `models.fit_types` found out about each architecture."""
+        self.builder.check_adapters([*self.dealt, *config.models.all_names()])
         self._assign(clients)
         self._name_server_model(method)
+        self._warn_of_weights(method)
         self._check_outputs(held.agreement.classes)
         self._try_own_models(config.stack_size(len(clients)))
 
@@ -111,10 +111,30 @@ class Architectures:
             which[index], self.reasons[index] = names.index(name), REASONS.index(NAMED)
         self._check_shares(wanted)
         used = np.unique(which)
-        self.names = tuple(names[place] for place in used)
-        """Every architecture that a client trains."""
-        self.which = np.searchsorted(used, which)
+        self.makers_of: list[str] = [names[place] for place in used]
+        """Every model that a client trains, by the name that it was given."""
+        self.made_by = np.searchsorted(used, which)
+        """For each client the place of its model in `makers_of`."""
+        self.builder.find_same(self.makers_of)
+        architectures = [self.builder.same.get(name, name) for name in self.makers_of]
+        self.names = tuple(dict.fromkeys(architectures))
+        """Every architecture that a client trains; of models that are the same by their structure the first's name."""
+        self.which = np.array([self.names.index(name) for name in architectures])[self.made_by]
         """For each client the place of its architecture in `names`."""
+
+    def _warn_of_weights(self, method: Method) -> None:
+        """Say where models that were given with weights of their own will not begin with them."""
+        if "model" in method.declared.keeps or self.config.models.init is not None:
+            return
+        for architecture in self.names:
+            alike = [name for name in self.makers_of if self.builder.same.get(name, name) == architecture]
+            if self.builder.given_weights_differ(alike):
+                logger.warning(
+                    "%s are one architecture, and %s starts all of its clients from one model: the weights of '%s'",
+                    " and ".join(f"'{name}'" for name in alike),
+                    method.name,
+                    architecture,
+                )
 
     def _check_shares(self, wanted: Models) -> None:
         """Refuse shares that leave clients over, to which no other model could be dealt."""
@@ -169,54 +189,15 @@ class Architectures:
 
     def is_own(self, architecture: str) -> bool:
         """Whether it is the user's own: given from Python, a function named in the config, or a plug-in's."""
-        return self._maker(architecture) is not None
-
-    def _maker(self, architecture: str) -> ModelMaker | None:
-        given = self.makers.get(architecture)
-        if given is not None:
-            return given
-        return models.own_maker(architecture, self.shape, self.outputs, self.config.models.norm)
+        return self.builder.is_own(architecture)
 
     def build(self, architecture: str, *stream: str) -> nn.Module:
-        """A model of this architecture.
+        """A model of this architecture (see `Builder.build`)."""
+        return self.builder.build(architecture, *stream)
 
-        stream: the name of the random stream of its initial weights; the architecture's common one by default.
-        """
-        stream = stream or ("model", architecture)
-        maker = self._maker(architecture)
-        if maker is None:
-            model: nn.Module = models.build(
-                architecture,
-                self.shape,
-                self.outputs,
-                norm=self.config.models.norm,
-                features=self.config.models.features,
-                generator=self.seeds.torch(*stream),
-            )
-        else:
-            model = self._own_model(architecture, maker, stream)
-        if architecture in self._fitted:
-            if (converted := self._fitted[architecture]) is not None:
-                models.fit_types(model, self.shape, converted)
-        else:
-            models.check_types(model, architecture)
-            self._fitted[architecture] = models.fit_types(model, self.shape)
-        return model.to(self.device)
-
-    def _own_model(self, architecture: str, maker: ModelMaker, stream: tuple[str, ...]) -> nn.Module:
-        copied = isinstance(maker, nn.Module)
-        # Copies of a module start alike, also where its lazy layers are filled here.
-        seed = self.seeds.number(*(("model", architecture) if copied else stream))
-        with models.seeded(seed):
-            torch.manual_seed(seed)  # a maker may draw on a GPU
-            model = copy.deepcopy(maker) if copied else maker()
-            if not isinstance(model, nn.Module):
-                raise ModelError(f"model '{architecture}' gave a {type(model).__name__}, not an nn.Module")
-            models.give_name(model, architecture)
-            models.materialise(model, self.shape)
-        if architecture in self.own:
-            model.channels_last = self.own[architecture].channels_last  # type: ignore[assignment]
-        return model.to(memory_format=models.memory_format(model))  # type: ignore[call-overload, no-any-return]
+    def own_model(self, index: int, client: str) -> nn.Module:
+        """A client's own model as it is at first: of its own maker, where several make one architecture."""
+        return self.builder.build(self.makers_of[self.made_by[index]], "own model", client)
 
     def feature_count(self, architecture: str) -> int:
         """How many features the models of this architecture have."""

@@ -18,7 +18,7 @@ from polyfed.federation.method import Method, MethodSettings, find
 from polyfed.federation.wire import WireSettings
 from polyfed.learn import METRICS, MetricName, Training, can_stack, over_rounds
 from polyfed.machine import cores
-from polyfed.models import Budget, modules_to_trust, trust_flags
+from polyfed.models import Budget, Output, modules_to_trust, trust_flags
 from polyfed.plug_ins import REFERENCE
 from polyfed.runs.data_section import Data, Share
 from polyfed.runs.keys import outer_first, parse_assignment, set_key
@@ -76,6 +76,16 @@ class OwnModel(Section):
     """Whether several clients of it are trained stacked in one tensor (if `stack` is more than 1)."""
 
 
+class Adapter(Section):
+    """How a model that answers with more than logits, or takes its input by name, is used as any other."""
+
+    output: Output | None = None
+    """Where the logits are in what it answers: a key, the name of an attribute, or a place in a tuple; found out where
+    one entry alone is a tensor rows × outputs, or is called logits."""
+    input: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$", max_length=100)] | None = None
+    """The name under which its forward takes the inputs, where it does not take them as its first argument."""
+
+
 SMALLEST_MODEL = "smallest"
 """What `models.server` may be beside a name."""
 
@@ -101,6 +111,14 @@ class Models(Section):
     server: ModelName | None = None
     """The server's model, for methods that have one; `smallest` is the clients' with the fewest parameters, and what
     FedORION takes where none is named."""
+    init: Annotated[str, Field(min_length=1)] | None = None
+    """An earlier run's directory: each client starts from its own model of that run, the server from the server's. Or a
+    .safetensors file, from which all start."""
+    init_except: Annotated[list[str], OneOrMore] = []
+    """Parts that start anew all the same, by the names of their tensors: [head] leaves out head.weight, head.bias."""
+    adapt: dict[ModelName, Adapter] = {}
+    """For models that return a tuple, a dict or an object, or take their input by name:
+    {net: {output: logits, input: input_ids}}."""
     own: dict[str, OwnModel] = {}
     """For models given from Python, filled in by a trial: {net: {channels_last: true, stack: false}}."""
 
@@ -108,6 +126,14 @@ class Models(Section):
         """Every model that is named here."""
         server = [self.server] if self.server and self.server != SMALLEST_MODEL else []
         return [*self.names, *self.shares, *self.clients.values(), *server]
+
+    @field_validator("init", mode="before")
+    @classmethod
+    def _read_init(cls, value: Any) -> Any:
+        """A path that holds wherever the run is resumed from."""
+        if not isinstance(value, str | Path) or not str(value):
+            return value
+        return str(Path(value).expanduser().absolute())
 
     @field_validator("shares")
     @classmethod

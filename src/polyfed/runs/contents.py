@@ -122,6 +122,7 @@ class Description(_Part):
     classes: Annotated[list[str], Field(min_length=1)]
     label_columns: list[str]
     image: str | None
+    largest_id: Place | None = None
     whole_test: WholeTest
     measure: Measured
     fingerprints: dict[str, str]
@@ -134,6 +135,8 @@ class Description(_Part):
             raise ValueError("not a name for each feature")
         if self.scaled and len(self.shape) != 3:
             raise ValueError("only images are scaled")
+        if self.largest_id is not None and len(self.shape) != 1:
+            raise ValueError("images are not token ids")
         known = self.constants if isinstance(self.constants, dict) else {"": self.constants}
         if any(not len(mean) == len(std) == self.shape[-1] for mean, std in known.values()):
             raise ValueError("not a mean and a deviation for each channel or feature")
@@ -153,6 +156,7 @@ class Description(_Part):
             classes=tuple(self.classes),
             label_columns=tuple(self.label_columns),
             image=self.image,
+            largest_id=self.largest_id,
         )
 
     def form(self, client: str) -> InputForm | None:

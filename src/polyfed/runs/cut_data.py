@@ -57,6 +57,8 @@ class CutData:
             domain=settings.domain,
             targets=self.targets,
         )
+        public = None if self.public is None else self.public.dataset
+        self.agreement = data.with_ids_of(self.agreement, [self._test_set, public])
         self.partition = data.make_partition(
             settings, self.dataset, wanted.client_count(), seeds.numpy("partition"), rows=self.private
         )

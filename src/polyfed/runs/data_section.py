@@ -56,6 +56,9 @@ class Data(BaseModel):
     """The column with labels, where polyfed cannot find it by itself; for multilabel, the column of each class."""
     drop: list[str] = []
     """Columns of a table that are not learnt from, such as an id."""
+    inputs: Literal["numbers", "tokens"] = "numbers"
+    """What columns and arrays are: numbers, which are normalised; or token ids (rows × positions), which stay whole
+    numbers, for models that look them up in an embedding."""
     size: Annotated[int, Field(ge=8)] | None = None
     """Resize images to so many pixels a side."""
     limit: Annotated[int, Field(ge=2)] | None = None
@@ -107,7 +110,8 @@ class Data(BaseModel):
 
     def reading(self) -> dict[str, Any]:
         """How files are read, as `data.load` takes it."""
-        return {"image": self.image, "label": self.label, "drop": self.drop, "size": self.size}
+        read = {"image": self.image, "label": self.label, "drop": self.drop, "size": self.size}
+        return {**read, "inputs": self.inputs}
 
     def code_names(self) -> list[str]:
         """Names that stand for functions of the user's own."""

@@ -8,16 +8,20 @@ from typing import Annotated, Any
 
 import safetensors.torch
 from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
 
 from polyfed import learn, models
 from polyfed.disk import Folder, digest
+from polyfed.errors import CheckpointError
 from polyfed.federation import Facts, Method, Server, Weights
 from polyfed.federation.message import METADATA_KEY, header_of
-from polyfed.federation.roster import Roster
-from polyfed.runs.config import MOST_FEATURES
+from polyfed.federation.roster import Names, Roster
+from polyfed.runs.config import MOST_FEATURES, Adapter
 from polyfed.runs.contents import Description, Name, Pair, Size, read_as
 from polyfed.runs.evaluation import Evaluation
 from polyfed.runs.federation import Federation
+from polyfed.runs.manifest import MODELS, SUMMARY, RunFiles
+from polyfed.runs.trained import few
 
 NO_ROWS = "it holds no training rows, and took no part in learning"
 
@@ -38,6 +42,8 @@ class ModelFacts(BaseModel):
     classes: list[str]
     constants: Pair | None
     """By what inputs are normalised, where that is one and the same for all who use the model."""
+    adapter: Adapter | None = None
+    """How it is used, if it answers with more than logits or takes its input by name."""
 
 
 def read_facts(data: bytes, description: Description) -> ModelFacts:
@@ -91,9 +97,11 @@ def write(
             columns=list(held.agreement.features),
             classes=list(held.agreement.classes),
             constants=constants and (list(constants[0]), list(constants[1])),
+            adapter=federation.config.models.adapt.get(architecture),
         )
+        said = facts.model_dump(exclude=set() if facts.adapter else {"adapter"})
         # One key: safetensors writes several in no fixed order, and equal models should be equal files.
-        metadata = {METADATA_KEY: json.dumps(facts.model_dump())}
+        metadata = {METADATA_KEY: json.dumps(said)}
         tensors = {key: tensor.contiguous() for key, tensor in weights.items()}
         data = safetensors.torch.save(tensors, metadata)
         folder.write(file, data)
@@ -105,18 +113,57 @@ def _final(
     federation: Federation, server: Server, evaluation: Evaluation, trained: Sequence[Facts]
 ) -> Iterator[tuple[str, str, str, Weights]]:
     """File, client whose it is, architecture and weights of each."""
-    roster, method = federation.roster, federation.method
+    roster, method, population = federation.roster, federation.method, federation.population
+    frozen: dict[str, Weights] = {}
+
+    def whole(weights: Mapping[str, Tensor], architecture: str) -> dict[str, Tensor]:
+        """With its architecture's frozen parts, which are nobody's own and never travel."""
+        if architecture not in frozen:
+            frozen[architecture] = learn.frozen_weights_of(population.build(architecture))
+        return {**weights, **frozen[architecture]}
+
     if _own_models(method):
         for reply in evaluation.final_models(trained, server):
             name = reply.client.name
-            yield own_file(name), name, reply.client.architecture, reply["weights"]
+            architecture = reply.client.architecture
+            yield own_file(name), name, architecture, whole(reply["weights"], architecture)
     firsts = [int((roster.which == place).argmax()) for place in range(len(roster.architectures))]
     for facts in (roster[index] for index in firsts):
         served = method.serves(server, facts)
         if served is not None:
-            yield shared_file(facts.architecture), "", facts.architecture, served
+            yield shared_file(facts.architecture), "", facts.architecture, whole(served, facts.architecture)
     if server.model is not None and server.architecture is not None:
-        yield own_file("server"), "", server.architecture, learn.weights_of(server.model)
+        weights = learn.weights_of(server.model) | learn.frozen_weights_of(server.model)
+        yield own_file("server"), "", server.architecture, weights
+
+
+def names_of(clients: Mapping[str, Any]) -> Names:
+    """The clients' names, by what `models/clients.json` says."""
+    return Names(len(clients["which"]), clients.get("names"))
+
+
+def file_of(files: RunFiles, name: str) -> str:
+    """The file of a client's model: its own, or the one that it shares with the others of its architecture."""
+    there = files.folder.folder(MODELS)
+    for own in (own_file(name), shared_file(name)):
+        if own in there.names():
+            return own
+    folder = files.path
+    shared = files.clients()
+    names = names_of(shared)
+    if name not in names:
+        raise CheckpointError(f"no final model '{name}' in {folder}: use {few(names)}")
+    architecture = shared["architectures"][shared["which"][names.index(name)]]
+    file = shared_file(architecture)
+    if not there.has(file):
+        if file in shared["files"]:
+            raise CheckpointError(
+                f"{there.path / file} is missing: remove {folder / SUMMARY}, then `polyfed resume {folder}` writes it"
+                " again"
+            )
+        reason = shared.get("missing", {}).get(name, "it never took part in learning")
+        raise CheckpointError(f"{name} has no final model in {folder}: {reason}")
+    return file
 
 
 def missing(federation: Federation, files: Mapping[str, str], reasons: Mapping[str, str]) -> dict[str, str]:

@@ -70,6 +70,8 @@ class OwnData:
         self._normalise(alone=alone)
         self.public = self._make_public()
         self._test_set = self._read_test_set()
+        public = None if self.public is None else self.public.dataset
+        self.agreement = data.with_ids_of(self.agreement, [self._test_set, public])
         self.of, self.seen_by = Kept(self._hold), Kept(self._see)
         # Here, so that processes that are forked find it made.
         self.everyone = self._put_together() if pooled else None

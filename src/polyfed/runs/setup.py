@@ -34,6 +34,7 @@ from polyfed.runs.holdings import GIVEN, Holdings
 from polyfed.runs.needs import check_needs, check_task
 from polyfed.runs.own_data import OwnData
 from polyfed.runs.own_sources import own_sources
+from polyfed.runs.start import start_of
 from polyfed.seeds import Seeds
 from polyfed.tasks import Task
 
@@ -88,6 +89,10 @@ class Simulation:
         samples = self.holdings.samples()
         self.roster = Roster(samples, self.models.names, self.models.which, self.holdings.names)
         self._check(config)
+        self.start = start_of(
+            config.models, self.method, self.roster, self.models.build, config.models.server
+        )
+        self.models.builder.freeze_at(self.start.frozen)
         self.config = self._resolved(config, given_method=method is not None)
         self._log(samples)
 
@@ -174,6 +179,7 @@ class Simulation:
             classes=self.classes,
             public=None if self.public is None else len(self.public),
             server=config.models.server,
+            tokens=self.holdings.agreement.is_tokens,
             feature_count=self.models.feature_count,
         )
 
@@ -190,8 +196,9 @@ class Simulation:
             settings = self.method.settings.model_dump(mode="json", by_alias=True)
             changes["method"] = config.method.model_copy(update={"settings": settings})
         if self.models.makers or self.models.own:
+            builder = self.models.builder
             changes["models"] = config.models.model_copy(
-                update={"names": self.models.dealt, "own": self.models.own}
+                update={"names": self.models.dealt, "own": builder.own, "adapt": builder.adapters}
             )
         return config.model_copy(update=changes)
 
@@ -203,7 +210,7 @@ class Simulation:
 
     @property
     def fingerprints(self) -> Mapping[str, str]:
-        return self.holdings.fingerprints
+        return {**self.holdings.fingerprints, **self.start.fingerprints}
 
     def verify_data(self) -> None:
         for dataset in self.holdings.data_sets():
@@ -217,7 +224,8 @@ class Simulation:
             "clients": self.roster.names.given,
             "partition_column": None if self.config.data.is_brought else self.config.data.partition.domain,
             "outputs": [*held.agreement.classes, *others],
-            **asdict(held.agreement),
+            **{key: value for key, value in asdict(held.agreement).items() if key != "largest_id"},
+            **({"largest_id": held.agreement.largest_id} if held.agreement.is_tokens else {}),
             "constants": held.constants,
             "whole_test": held.whole_test_is,
             "measure": {
@@ -225,7 +233,7 @@ class Simulation:
                 "unit": self.task.shown_unit,
                 "smaller_is_better": self.task.smaller_is_better,
             },
-            "fingerprints": held.fingerprints,
+            "fingerprints": self.fingerprints,
         }
 
     @cached_property
@@ -265,7 +273,7 @@ class Simulation:
             outputs=self.outputs,
             classes=self.classes,
             limits=self.holdings.limits,
-            model=self.models.build(name, "server model") if name else None,
+            model=self.start.of_server(self.models.build(name, "server model")) if name else None,
             architecture=name,
             public=self.public,
             task=self.task,
@@ -308,10 +316,11 @@ class Simulation:
         return self.roster.architecture(index)
 
     def build(self, architecture: str) -> nn.Module:
-        return self.models.build(architecture)
+        return self.start.common(self.models.build(architecture), architecture)
 
     def own_model(self, index: int) -> nn.Module:
-        return self.models.build(self.architecture(index), "own model", self.name(index))
+        name = self.name(index)
+        return self.start.client(self.models.own_model(index, name), name)
 
 
 def check_training(training: Training, settings: BaseModel, rounds: int, labels: Tensor) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from polyfed import learn
+from polyfed import learn, models
 from polyfed.federation import Server, Weights
 from polyfed.federation.message import tensors_in
 
@@ -53,7 +53,7 @@ class Soundness:
         return self._says_something(server, model)
 
     def _says_something(self, server: Server, model: nn.Module) -> bool:
-        noise = torch.randn(PROBES, *server.shape, generator=torch.Generator().manual_seed(0))
+        noise = models.random_inputs(model, server.shape, PROBES, torch.Generator().manual_seed(0))
         answers = learn.predict(model, noise.to(server.device))
         return bool(torch.isfinite(answers).any())
 

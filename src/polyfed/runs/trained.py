@@ -125,7 +125,10 @@ def predict(model: nn.Module, form: InputForm, task: Task, rows: Any) -> Predict
     new = read_new_rows(rows, form)
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     x = new.inputs(models.memory_format(model)).to(device)
-    said = task.read(learn.predict(model, x).cpu(), form.classes)
+    models.expect_tokens(model, new.data.largest_id)
+    with models.explained(model, form.model_shape):
+        outputs = learn.predict(model, x).cpu()
+    said = task.read(outputs, form.classes)
     labels = None if new.labels is None else task.targets.meant(list(new.labels), form.classes)
     return Predictions(
         said.answers, said.columns, said.table.float().numpy(), form.classes, new.names, labels, task

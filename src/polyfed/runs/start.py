@@ -1,0 +1,278 @@
+"""Where models start from, if not anew: each client's from its own of an earlier run, or all from one file.
+
+Everything is checked when a federation is set up; a file is read again when a model is made of it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from polyfed import learn
+from polyfed.disk import check_regular, digest, read_file
+from polyfed.errors import CheckpointError, ConfigError, MessageError, UserError, describe
+from polyfed.federation import Method, Weights
+from polyfed.federation.message import header_of
+from polyfed.federation.roster import Roster
+from polyfed.runs import final_models
+from polyfed.runs.config import Models
+from polyfed.runs.manifest import MODELS, RunFiles, read_manifest
+
+logger = logging.getLogger(__name__)
+
+FINGERPRINT = "(initial models)"
+_SERVER = "server"
+
+
+@dataclass(frozen=True)
+class Start:
+    """The file from which each model starts; none where `models.init` is not set.
+
+    own: of each client by its name, where clients have models of their own.
+    shared: of each architecture, where one model is of all its clients.
+    server: of the server's model; None where that starts anew.
+    digests: of each file.
+    """
+
+    left_out: tuple[str, ...] = ()
+    own: Mapping[str, Path] = field(default_factory=dict)
+    shared: Mapping[str, Path] = field(default_factory=dict)
+    server: Path | None = None
+    digests: Mapping[Path, str] = field(default_factory=dict)
+    frozen: Mapping[str, Weights] = field(default_factory=dict)
+    """The frozen parts of each architecture that has some."""
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """What ties a run to the models that it starts from."""
+        if not self.digests:
+            return {}
+        used = [
+            {name: self.digests[path] for name, path in files.items()} for files in (self.own, self.shared)
+        ]
+        server = self.server and self.digests[self.server]
+        return {FINGERPRINT: digest(json.dumps([*used, server, self.left_out], sort_keys=True).encode())}
+
+    def client(self, model: nn.Module, name: str) -> nn.Module:
+        """A client's own model, as it starts."""
+        return self._started(model, self.own.get(name))
+
+    def common(self, model: nn.Module, architecture: str) -> nn.Module:
+        """The model that the clients of an architecture share, as it starts."""
+        return self._started(model, self.shared.get(architecture))
+
+    def of_server(self, model: nn.Module) -> nn.Module:
+        """The server's model, as it starts."""
+        return self._started(model, self.server)
+
+    def _started(self, model: nn.Module, path: Path | None) -> nn.Module:
+        if path is not None:
+            weights, found = _read(path)
+            if found != self.digests[path]:
+                raise CheckpointError(f"models.init: {path} was changed since this run was set up")
+            travelling = learn.named_tensors(model)
+            taken = {name: weights[name] for name in travelling if not _is_left_out(name, self.left_out)}
+            learn.load_weights(model, taken, partly=True)
+        return model
+
+
+def start_of(
+    wanted: Models,
+    method: Method,
+    roster: Roster,
+    build: Callable[[str], nn.Module],
+    server: str | None,
+) -> Start:
+    """What the models of a federation start from; a `UserError` of one line if they cannot.
+
+    build: makes a model of an architecture. server: the architecture of the server's model.
+    """
+    if wanted.init is None:
+        if wanted.init_except:
+            raise ConfigError("models.init_except: there is no models.init of which to leave parts out")
+        return Start()
+    path = Path(wanted.init)
+    try:
+        if path.is_dir():
+            found, written = _of_directory(path, method, roster, server)
+        else:
+            found, written = _of_file(path.resolve(), method, roster, server), {}
+        return _checked(found, written, tuple(wanted.init_except), roster, build, server)
+    except UserError as error:
+        told = str(error)
+        raise type(error)(told if told.startswith("models.init") else f"models.init: {told}") from None
+
+
+def _of_file(path: Path, method: Method, roster: Roster, server: str | None) -> Start:
+    if path.suffix != ".safetensors":
+        raise ConfigError(
+            f"{path} is {'not a .safetensors file' if path.exists() else 'not there'}: give the directory of a finished"
+            " run, or a .safetensors file"
+        )
+    if "model" in method.declared.keeps:
+        return Start(own=dict.fromkeys(roster.names, path), server=path if server else None)
+    return Start(shared=dict.fromkeys(roster.architectures, path), server=path if server else None)
+
+
+def _of_directory(
+    path: Path, method: Method, roster: Roster, server: str | None
+) -> tuple[Start, dict[Path, str]]:
+    """The files of a run, and the digests that they had when they were written."""
+    files = RunFiles(path, read_manifest(path))
+    if not files.finished:
+        raise CheckpointError(f"{path} has not finished: `polyfed resume {path}` goes on with it")
+    there = path / MODELS
+    of_server = there / final_models.own_file(_SERVER)
+    digests = files.clients()["files"]
+    kept = of_server if server and of_server.name in digests else None
+    if server and kept is None:
+        logger.warning("models.init: %s has no model of a server: the server's starts anew", path)
+    written = {there / name: known for name, known in digests.items()}
+    if "model" in method.declared.keeps:
+        own = {name: there / final_models.file_of(files, name) for name in roster.names}
+        return Start(own=own, server=kept), written
+    return Start(shared=_shared_files(files, method, roster), server=kept), written
+
+
+def _shared_files(files: RunFiles, method: Method, roster: Roster) -> dict[str, Path]:
+    """Of each architecture the one file of which all of its clients had their model."""
+    told = files.clients()
+    names, which = final_models.names_of(told), told["which"]
+    shared: dict[str, Path] = {}
+    for facts in roster:
+        if facts.name not in names:
+            final_models.file_of(files, facts.name)  # says so
+        file = final_models.shared_file(told["architectures"][which[names.index(facts.name)]])
+        if file not in told["files"]:
+            own = files.path / MODELS / final_models.own_file(facts.name)
+            raise ConfigError(
+                f"{files.path} has a model for each client and none that they share, but {method.name} starts all"
+                f" clients of an architecture from one: name one of its files, such as {own}"
+            )
+        before = shared.setdefault(facts.architecture, files.path / MODELS / file)
+        if before.name != file:
+            raise ConfigError(
+                f"clients of '{facts.architecture}' had different models in {files.path} ({before.name}, {file}), but"
+                f" {method.name} starts all of them from one: name one of these files"
+            )
+    return shared
+
+
+def _checked(
+    start: Start,
+    written: Mapping[Path, str],
+    left_out: tuple[str, ...],
+    roster: Roster,
+    build: Callable[[str], nn.Module],
+    server: str | None,
+) -> Start:
+    """The same with digests and frozen parts, once every file is known to fit the models that start from it."""
+    users: dict[tuple[Path, str], None] = {}
+    for name, path in start.own.items():
+        users[path, roster.architecture(roster.names.index(name))] = None
+    users |= {(path, architecture): None for architecture, path in start.shared.items()}
+    of_server = start.server
+    models = {
+        name: build(name) for name in dict.fromkeys([*roster.architectures, *([server] if server else [])])
+    }
+    if of_server is not None and server is not None:
+        if not written and not _fits(of_server, models[server], left_out):
+            logger.warning(
+                "models.init: %s is not of '%s': the server's model starts anew", of_server, server
+            )
+            of_server = None
+        else:
+            users[of_server, server] = None
+    digests: dict[Path, str] = {}
+    frozen: dict[str, tuple[Path, Weights]] = {}
+    _check_left_out(left_out, list(models.values()))
+    for path, architecture in users:
+        model = models[architecture]
+        weights, digests[path] = _read(path)
+        if written.get(path, digests[path]) != digests[path]:
+            raise CheckpointError(
+                f"{path} was truncated or edited since it was written: start from another run"
+            )
+        _check_fits(weights, model, architecture, left_out, path)
+        own = {
+            name: weights[name] for name in learn.frozen_weights_of(model) if not _is_left_out(name, left_out)
+        }
+        first, kept = frozen.setdefault(architecture, (path, own))
+        for name, tensor in own.items():
+            if not tensor.equal(kept[name]):
+                raise ConfigError(
+                    f"'{name}' is frozen in '{architecture}', and so the same for all, but it is not in {first} and"
+                    f" {path}: name one of these files"
+                )
+    return Start(
+        left_out,
+        start.own,
+        start.shared,
+        of_server,
+        digests,
+        {architecture: own for architecture, (_, own) in frozen.items() if own},
+    )
+
+
+def _check_left_out(left_out: Sequence[str], models: Sequence[nn.Module]) -> None:
+    for part in left_out:
+        if not any(_is_left_out(name, [part]) for model in models for name in learn.all_tensors(model)):
+            raise ConfigError(f"models.init_except: no model has a part '{part}'")
+
+
+def _is_left_out(name: str, left_out: Sequence[str]) -> bool:
+    return any(name == part or name.startswith(f"{part}.") for part in left_out)
+
+
+def _check_fits(
+    weights: Mapping[str, Tensor], model: nn.Module, architecture: str, left_out: Sequence[str], path: Path
+) -> None:
+    """Refuse weights of another structure, by the first tensor that differs."""
+    own = {
+        name: tensor for name, tensor in learn.all_tensors(model).items() if not _is_left_out(name, left_out)
+    }
+    given = {name: tensor for name, tensor in weights.items() if not _is_left_out(name, left_out)}
+    for name in [*own, *given]:
+        if name in own and name in given and own[name].shape == given[name].shape:
+            continue
+        there, here = (_shape(each.get(name)) for each in (given, own))
+        part = name.rpartition(".")[0] or name
+        raise ConfigError(
+            f"{path} is of another structure than '{architecture}': '{name}' is {there} there and {here} here; start"
+            f" from a run of this architecture, or leave it out (models.init_except: [{part}])"
+        )
+
+
+def _fits(path: Path, model: nn.Module, left_out: Sequence[str]) -> bool:
+    try:
+        _check_fits(_read(path)[0], model, "", left_out, path)
+    except ConfigError:
+        return False
+    return True
+
+
+def _shape(tensor: Tensor | None) -> str:
+    if tensor is None:
+        return "not"
+    return "×".join(map(str, tensor.shape)) or "one number"
+
+
+def _read(path: Path) -> tuple[Weights, str]:
+    """The tensors of a file, and its digest. It may be anybody's: nothing but numbers is read."""
+    try:
+        check_regular(path)
+        data = read_file(path)
+    except OSError as error:
+        raise CheckpointError(f"models.init: {path} cannot be read: {error.strerror or error}") from None
+    try:
+        header_of(data)
+        return safetensors.torch.load(data), digest(data)
+    except (MessageError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"models.init: {path} holds no weights: {describe(error)}") from None

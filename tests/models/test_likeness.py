@@ -1,0 +1,123 @@
+"""Models are of one architecture by their structure: types, settings, functions and shapes, not names or weights."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from polyfed import models
+from polyfed.models import structure
+
+
+class Net(nn.Module):
+    def __init__(self, activation: Any = F.relu, **settings: Any) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, settings.pop("width", 6))
+        self.head = nn.Linear(self.body.out_features, 3, bias=settings.pop("bias", True))
+        self.activation = activation
+        vars(self).update(settings)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.activation(self.body(x)))
+        return out
+
+
+class Child(Net):
+    pass
+
+
+def local(factor: float) -> nn.Module:
+    class Local(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return factor * super().forward(x)
+
+    return Local()
+
+
+def tied() -> nn.Module:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    return model
+
+
+def scaled(x: Tensor, by: float) -> Tensor:
+    return by * x
+
+
+def hooked() -> nn.Module:
+    model = Net()
+    model.register_forward_hook(lambda _m, _a, out: out + 1)
+    return model
+
+
+class Settings:
+    def __init__(self, **values: Any) -> None:
+        vars(self).update(values)
+
+
+MAKERS: list[Callable[[], nn.Module]] = [
+    Net,
+    lambda: Net(F.tanh),
+    lambda: Net(torch.tanh),
+    lambda: Net(lambda x: x + 1),
+    lambda: Net(lambda x: x + 2),
+    lambda: Net(functools.partial(scaled, by=1.0)),
+    lambda: Net(functools.partial(scaled, by=2.0)),
+    lambda: Net(nn.Tanh()),
+    lambda: Net(nn.LeakyReLU(0.1)),
+    lambda: Net(nn.LeakyReLU(0.2)),
+    lambda: Net(width=7),
+    lambda: Net(bias=False),
+    lambda: Net().double(),
+    lambda: Net(scale=2),
+    lambda: Net(scale=3),
+    lambda: Net(scale=None),
+    lambda: Net(sizes=[1, 2]),
+    lambda: Net(sizes=[1, 3]),
+    lambda: Net(config=Settings(depth=1)),
+    lambda: Net(config=Settings(depth=2)),
+    lambda: Net(mask=np.array([0, 1])),
+    lambda: Net(mask=np.array([1, 0])),
+    lambda: Net(loose=torch.zeros(2)),
+    lambda: Net(loose=torch.ones(2)),
+    Child,
+    lambda: local(1.0),
+    lambda: local(2.0),
+    lambda: nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)),
+    tied,
+    lambda: nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3).requires_grad_(False)),
+    lambda: nn.Sequential(nn.BatchNorm1d(3)),
+    lambda: nn.Sequential(nn.BatchNorm1d(3, momentum=0.5)),
+    hooked,
+]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_made_twice_it_is_the_same_whatever_its_weights_name_and_mode(make: Callable[[], nn.Module]) -> None:
+    one, other = make(), make()
+    models.give_name(one, "one")
+    models.expect_tokens(one, 7)
+    one.eval()
+    assert structure(one) == structure(other) == structure(copy.deepcopy(one))
+    assert hash(structure(one)) == hash(structure(other))
+
+
+def test_all_of_these_are_different() -> None:
+    assert len({structure(make()) for make in MAKERS}) == len(MAKERS)
+
+
+def test_objects_that_hold_each_other_are_compared() -> None:
+    def circle(depth: int) -> nn.Module:
+        one = Settings(depth=depth)
+        one.other = Settings(other=one)  # type: ignore[attr-defined]
+        return Net(config=one)
+
+    assert structure(circle(1)) == structure(circle(1)) != structure(circle(2))
