@@ -11,6 +11,10 @@ import pytest
 import polyfed
 
 EXPORTED = [
+    "ANY_TASK",
+    "CLASSES",
+    "LABELS",
+    "TABLES",
     "Assistant",
     "Client",
     "ClientFailure",
@@ -56,6 +60,7 @@ EXPORTED = [
     "server_step",
     "stacks",
     "sweep",
+    "tasks",
 ]
 
 

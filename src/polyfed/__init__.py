@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING, Any
 from polyfed.errors import ClientFailure, PolyfedError, UserError
 
 if TYPE_CHECKING:  # imported at their first use: PyTorch takes seconds, and `polyfed --help` does not need it
-    from polyfed import learn, methods
+    from polyfed import learn, methods, tasks
     from polyfed.experiments.sweep import SweepResult, sweep
     from polyfed.federation import (
+        ANY_TASK,
+        CLASSES,
+        LABELS,
+        TABLES,
         Assistant,
         Client,
         Counts,
@@ -53,6 +57,10 @@ if TYPE_CHECKING:  # imported at their first use: PyTorch takes seconds, and `po
 __version__ = "0.1.0"
 
 __all__ = [
+    "ANY_TASK",
+    "CLASSES",
+    "LABELS",
+    "TABLES",
     "Assistant",
     "Client",
     "ClientFailure",
@@ -98,9 +106,10 @@ __all__ = [
     "server_step",
     "stacks",
     "sweep",
+    "tasks",
 ]
 
-_ROOMS = ("learn", "methods")
+_ROOMS = ("learn", "methods", "tasks")
 _HOMES = {
     "polyfed.experiments.sweep": ("SweepResult", "sweep"),
     "polyfed.learn": ("Distillation", "Training"),
