@@ -105,6 +105,13 @@ def test_dropout_layers_draw_the_same_on_every_engine(small: dict[str, Any], tmp
     assert result_of(done[0].path) == result_of(done[1].path)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["binary", "multilabel"])
+def test_classes_that_weigh_differently_keep_the_contract(task: str) -> None:
+    """In full: on every engine, resumed, rolled back, and where a stack is asked for."""
+    check_method(FedAvg, task={"name": task, "class_weights": "balanced"})
+
+
 class Peers(Method):
     """Peers that average what their neighbours say: the smallest method that gossips."""
 

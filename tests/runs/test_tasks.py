@@ -252,3 +252,38 @@ def test_balanced_draws_are_refused_where_there_are_no_classes(tmp_path: Path) -
     with pytest.raises(ConfigError, match=r"training\.sampling: balanced draws classes alike often"):
         polyfed.run(task=SCALE, training=training, data=diabetes(), out=tmp_path / "run")
     polyfed.run(task="binary", training=training, data=imbalanced(), rounds=1, out=tmp_path / "b", workers=1)
+
+
+def test_a_sweep_of_regressions_that_is_given_again_takes_its_runs_for_finished(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the scale that was left open stands decided in each run's config."""
+    monkeypatch.chdir(tmp_path)
+    x, y = diabetes()
+    table = np.column_stack([x, y])
+    np.savetxt(
+        "d.csv", table, delimiter=",", header=",".join([*map("c{}".format, range(10)), "y"]), comments=""
+    )
+    Path("s.yaml").write_text(
+        "method: local\nrounds: 1\ntask: {name: regression, scale: pooled}\n"
+        "data: {source: d.csv, clients: 3}\ntraining: {lr: 0.01}\n"
+    )
+    assert command("sweep", "s.yaml", "--seeds", 2, "--out", "sweep", "--workers", 1).code == 0
+    times = [path.stat().st_mtime_ns for path in sorted(Path("sweep").rglob("summary.json"))]
+    again = command("sweep", "s.yaml", "--seeds", 2, "--out", "sweep", "--workers", 1)
+    assert again.code == 0, again.err
+    assert [path.stat().st_mtime_ns for path in sorted(Path("sweep").rglob("summary.json"))] == times
+    other = command("sweep", "s.yaml", "--seeds", 2, "--out", "sweep", "--set", "task=classification")
+    assert other.code == 2
+
+
+def test_public_rows_of_another_table_must_have_the_same_classes(tmp_path: Path) -> None:
+    for name, columns in (("own", "a,dust,crack"), ("public", "a,dust,rust")):
+        rows = [f"{row},{row % 2},{row % 3 == 0:d}" for row in range(40)]
+        (tmp_path / f"{name}.csv").write_text("\n".join([columns, *rows]) + "\n")
+    section = {"source": str(tmp_path / "own.csv"), "label": ["dust", "crack"], "clients": 2}
+    public = {"source": str(tmp_path / "public.csv")}
+    with pytest.raises(DataError, match="no column 'crack'"):
+        polyfed.run(
+            {"data": {**section, "public": public}}, task="multilabel", method="local", out=tmp_path / "a"
+        )

@@ -118,6 +118,7 @@ def make_public(
             inputs="tokens" if dataset.is_tokens else "numbers",
             cache_dir=cache_dir,
         )
+        _check_same_outputs(public, dataset, targets)
         public = adapt(public, dataset, cache_dir)
         if settings.classes == "auto" and set(public.classes) <= set(dataset.classes):
             public = public.seen_as(classes=dataset.classes)  # the same words mean the same
@@ -130,6 +131,15 @@ def make_public(
     if settings.other_classes(public, dataset):
         public = public.with_labels_from(len(dataset.classes))
     return public.rows(taken), private
+
+
+def _check_same_outputs(public: DataSet, dataset: DataSet, targets: Targets) -> None:
+    """Refuse public labels that do not mean what the private ones do, where they cannot be classes of their own."""
+    if targets.several_columns and set(public.classes) != set(dataset.classes):
+        raise DataError(
+            f"the public set '{public.name}' has the classes {', '.join(public.classes[:8])}, and '{dataset.name}'"
+            f" {', '.join(dataset.classes[:8])}: give the same label columns, or set data.public.label=none"
+        )
 
 
 def make_noise(

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from polyfed import disk
 from polyfed.disk import Folder
 from polyfed.errors import CheckpointError, ConfigError
+from polyfed.plug_ins import REFERENCE
 from polyfed.runs.config import RunConfig, read_config
 from polyfed.runs.keys import flatten
 from polyfed.runs.manifest import CLIENTS, MANIFEST, RunFiles, read_manifest
@@ -59,6 +60,8 @@ def state_of_folder(path: Path, config: RunConfig) -> State:
     if not config.models.own:  # decided by a trial when the run began
         decided = {key: value for key, value in decided.items() if not _is_of_own_models(key)}
         there = {key: value for key, value in there.items() if not _is_of_own_models(key)}
+    for name in config.make_task().left_open():  # decided when the run began
+        decided, there = _without(f"task.{name}", decided), _without(f"task.{name}", there)
     difference = first_difference(there, decided)
     if difference is not None:
         raise ConfigError(f"{path} holds a run with another config, {difference}: choose another --out")
@@ -108,7 +111,17 @@ def _is_of_own_models(key: str) -> bool:
     return key == "models.own" or key.startswith("models.own.")
 
 
+def _without(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value for key, value in values.items() if key != section and not key.startswith(f"{section}.")
+    }
+
+
 def _values_of(config: RunConfig) -> dict[str, Any]:
-    """Every dotted key of a run file with its value, the method's defaults written out."""
-    settings = config.method_settings().model_dump(mode="json")
-    return flatten({**config.as_file(), "method": {"name": config.method.name, **settings}})
+    """Every dotted key of a run file with its value, the defaults of method and task written out."""
+    content = config.as_file()
+    method = config.method_settings().model_dump(mode="json")
+    content["method"] = {"name": config.method.name, **method}
+    if not REFERENCE.fullmatch(config.task.name):  # else as it stands: it may be anybody's code
+        content["task"] = {"name": config.task.name, **config.make_task().model_dump(mode="json")}
+    return flatten(content)

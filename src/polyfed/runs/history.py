@@ -186,6 +186,7 @@ class RunRecord:
             "other data": self.config["data"],
             "other models": self.config["models"],
             "another seed": self.config["seed"],
+            "another task": (self.task.name, self.task.shown_unit),
         }
 
     def differences(self, other: RunRecord) -> list[str]:

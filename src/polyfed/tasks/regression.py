@@ -69,6 +69,9 @@ class Regression(Task):
             )
         return self.model_copy(update={"scale": _scale_of(public)})
 
+    def left_open(self) -> frozenset[str]:
+        return frozenset() if isinstance(self.scale, Scale) else frozenset({"scale"})
+
     def _agreed(self) -> Scale:
         return self.scale if isinstance(self.scale, Scale) else Scale()
 

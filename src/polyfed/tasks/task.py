@@ -94,6 +94,10 @@ class Task(BaseModel, ABC):
         """
         return self
 
+    def left_open(self) -> frozenset[str]:
+        """The settings that `settled` decides."""
+        return frozenset()
+
     def outputs(self, classes: int) -> int:
         """How many outputs a model has, for so many words of what is to be learnt."""
         return classes
