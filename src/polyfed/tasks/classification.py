@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from polyfed.errors import TaskError, nearest
 from polyfed.tasks import probabilities
-from polyfed.tasks.task import Reading, Tally, Task, Trait, register
-
-ClassWeights: TypeAlias = Literal["balanced"] | dict[str, Annotated[float, Field(gt=0, le=1e6)]]
-
-
-def check_words(weights: ClassWeights | None, classes: Sequence[str]) -> None:
-    """Refuse weights of classes that there are not."""
-    for word in weights if isinstance(weights, dict) else ():
-        if word not in classes:
-            raise TaskError(f"task.class_weights: no class is called '{word:.60}': {nearest(word, classes)}")
+from polyfed.tasks.class_weights import WeighedClasses
+from polyfed.tasks.task import Reading, Tally, Trait, register
 
 
 @register
-class Classification(Task):
+class Classification(WeighedClasses):
     """Each row is of one of several classes."""
 
     name = "classification"
@@ -35,37 +27,10 @@ class Classification(Task):
     traits = frozenset(Trait)
     most = 1.0
 
-    class_weights: ClassWeights | None = None
-    """By how much rows of each class count in the loss: {benign: 1, malignant: 20}, what is not named counts 1; or
-    balanced, by how rare a class is among the client's own training rows. Nothing of it changes scores."""
-
-    _weights: Tensor | None = PrivateAttr(default=None)
-    """Of the classes, as one client counts them."""
-    _words: tuple[str, ...] = PrivateAttr(default=())
-
-    def for_classes(self, classes: Sequence[str]) -> Self:
-        check_words(self.class_weights, classes)
-        found = self.model_copy()
-        found._words = tuple(classes)
-        return found
-
-    def for_labels(self, labels: Tensor) -> Self:
-        weights: Tensor | None = None
-        if isinstance(self.class_weights, dict):
-            weights = torch.tensor([self.class_weights.get(word, 1.0) for word in self._words])
-        elif self.class_weights == "balanced" and len(labels):
-            counts = torch.bincount(labels.cpu(), minlength=len(self._words)).float()
-            present = int((counts > 0).sum())
-            weights = torch.where(counts > 0, len(labels) / (present * counts.clamp(min=1)), 1.0)
-        if weights is None:
-            return self
-        found = self.model_copy()
-        found._weights = weights
-        return found
-
-    @property
-    def is_weighted(self) -> bool:
-        return self.class_weights is not None
+    def balanced_weights(self, labels: Tensor) -> Tensor:
+        counts = torch.bincount(labels, minlength=len(self._words)).float()
+        present = int((counts > 0).sum())
+        return torch.where(counts > 0, len(labels) / (present * counts.clamp(min=1)), 1.0)
 
     def loss(self, outputs: Tensor, labels: Tensor, *, each: bool = False) -> Tensor:
         weights = self._weights

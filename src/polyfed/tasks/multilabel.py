@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import torch
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from polyfed.data import SEVERAL_LABELS
 from polyfed.tasks import probabilities
-from polyfed.tasks.classification import ClassWeights, check_words
-from polyfed.tasks.task import Reading, Tally, Task, Trait, register
+from polyfed.tasks.class_weights import WeighedClasses
+from polyfed.tasks.task import Reading, Tally, Trait, register
 
 
 @register
-class MultiLabel(Task):
+class MultiLabel(WeighedClasses):
     """Each row has any number of classes; each class is a question of its own.
 
     Losses and divergences are sums over the classes, as those of a classification are.
@@ -33,35 +33,10 @@ class MultiLabel(Task):
 
     threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """The probability from which on a class is said to be there."""
-    class_weights: ClassWeights | None = None
-    """By how much a row that has a class counts in the loss of that class: {crack: 20}, what is not named counts 1; or
-    balanced, by how rare it is among the client's own training rows. Nothing of it changes scores."""
 
-    _weights: Tensor | None = PrivateAttr(default=None)
-    _words: tuple[str, ...] = PrivateAttr(default=())
-
-    def for_classes(self, classes: Sequence[str]) -> Self:
-        check_words(self.class_weights, classes)
-        found = self.model_copy()
-        found._words = tuple(classes)
-        return found
-
-    def for_labels(self, labels: Tensor) -> Self:
-        weights: Tensor | None = None
-        if isinstance(self.class_weights, dict):
-            weights = torch.tensor([self.class_weights.get(word, 1.0) for word in self._words])
-        elif self.class_weights == "balanced" and len(labels):
-            has = labels.cpu().sum(dim=0)
-            weights = torch.where(has > 0, (len(labels) - has) / has.clamp(min=1), 1.0).clamp(min=1e-3)
-        if weights is None:
-            return self
-        found = self.model_copy()
-        found._weights = weights
-        return found
-
-    @property
-    def is_weighted(self) -> bool:
-        return self.class_weights is not None
+    def balanced_weights(self, labels: Tensor) -> Tensor:
+        has = labels.sum(dim=0)
+        return torch.where(has > 0, (len(labels) - has) / has.clamp(min=1), 1.0).clamp(min=1e-3)
 
     def loss(self, outputs: Tensor, labels: Tensor, *, each: bool = False) -> Tensor:
         weights = None if self._weights is None else self._weights.to(outputs.device)
