@@ -31,6 +31,7 @@ from polyfed.report.tables import (
     signed,
 )
 from polyfed.runs.history import RunRecord
+from polyfed.tasks import CLASSIFICATION
 
 
 def rows_of(table: Table) -> dict[str, dict[str, str]]:
@@ -41,7 +42,7 @@ def rows_of(table: Table) -> dict[str, dict[str, str]]:
 
 
 def test_a_gain_has_its_sign_and_nothing_is_not_a_loss() -> None:
-    assert [signed(gain) for gain in (0.0123, -0.0123, -0.0004, 0.0, None)] == [
+    assert [signed(gain, CLASSIFICATION) for gain in (0.0123, -0.0123, -0.0004, 0.0, None)] == [
         "+1.2",
         "-1.2",
         "+0.0",
@@ -108,7 +109,7 @@ def test_a_stage_that_was_measured_on_own_rows_alone_is_shown_with_those(
 
 
 def test_compared_runs_show_their_stages_and_servers_models(records: dict[str, RunRecord]) -> None:
-    table = compare_further(records)
+    table = compare_further(records, CLASSIFICATION)
     assert table is not None
     cells = list(zip(*(map(str, column.cells) for column in table.columns), strict=True))
     last, chosen = (records["fedmd"].summary[when] for when in ("last", "chosen"))
@@ -119,7 +120,7 @@ def test_compared_runs_show_their_stages_and_servers_models(records: dict[str, R
     )
     assert row in cells
     assert {name for _, name, *_ in cells} == {"fedavg", "fedmd"}
-    assert compare_further({"local": records["local"]}) is None
+    assert compare_further({"local": records["local"]}, CLASSIFICATION) is None
 
 
 @pytest.fixture(scope="module")

@@ -159,7 +159,7 @@ class Evaluation(Section):
     """If outputs also stand for public classes: `all` lets an answer be one of those (and be wrong), `private` takes
     the best among the private classes."""
     metrics: list[MetricName] = []
-    """Metrics beside accuracy, on a client's own test rows and on the whole test set; `all` for every one."""
+    """Metrics beside the task's own, on a client's own test rows and on the whole test set; `all` for every one."""
 
     @field_validator("metrics", mode="before")
     @classmethod
