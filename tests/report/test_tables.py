@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from tests.conftest import SMALL
 from tests.report.conftest import Shown
 
 import polyfed
+from polyfed.data import NUMBER_LABELS
 from polyfed.errors import ConfigError
 from polyfed.report import tables
 from polyfed.report.tables import (
@@ -22,6 +23,7 @@ from polyfed.report.tables import (
     compare_further,
     confusion_table,
     data_table,
+    grouping_of,
     method_summaries,
     methods_table,
     models_table,
@@ -29,16 +31,26 @@ from polyfed.report.tables import (
     percent,
     result_table,
     signed,
+    tasks_table,
+    with_unit,
 )
 from polyfed.runs.history import RunRecord
-from polyfed.tasks import CLASSIFICATION
+from polyfed.tasks import CLASSIFICATION, Regression
 
 
-def rows_of(table: Table) -> dict[str, dict[str, str]]:
+def rows_of(table: RenderableType) -> dict[str, dict[str, str]]:
     """A table's cells by the first cell of their row and the heading of their column, in one line."""
+    assert isinstance(table, Table)
     headings = [str(column.header).replace("\n", " ") for column in table.columns]
     rows = zip(*(map(str, column.cells) for column in table.columns), strict=True)
     return {row[0]: dict(zip(headings, row, strict=True)) for row in rows}
+
+
+def test_an_error_that_shrinks_is_a_gain() -> None:
+    task = Regression(unit_name="mg")
+    gains = [task.gain(50.0, 53.25), task.gain(50.0, 48.0), task.gain(50.0, 50.0), None]
+    assert [signed(gain, task) for gain in gains] == ["+3.25", "-2", "+0", ""]
+    assert (with_unit(task, 53.256), with_unit(CLASSIFICATION, 0.8125)) == ("53.26 mg", "81.2 %")
 
 
 def test_a_gain_has_its_sign_and_nothing_is_not_a_loss() -> None:
@@ -200,8 +212,9 @@ def printed(table: Table, width: int = 80) -> str:
         method_summaries,
         lambda: models_table("resnet*", (3, 32, 32), 10, "batch"),
         data_table,
+        tasks_table,
     ],
-    ids=["methods", "summaries", "models", "data"],
+    ids=["methods", "summaries", "models", "data", "tasks"],
 )
 def test_lists_can_be_read_at_80_columns(make: Callable[[], Table]) -> None:
     table = make()
@@ -247,6 +260,17 @@ def test_a_partition_of_many_classes_and_clients_is_abridged() -> None:
     assert rows["7"]["largest class"] == "52.0 %"
     assert rows["…"]["model"] == "10 more"
     assert table.title == "60 clients, 3000 samples"
+
+
+def test_a_partition_whose_rows_are_not_told_apart_shows_samples_alone(shown: Shown) -> None:
+    grouping = grouping_of(("rows",), NUMBER_LABELS)
+    table = partition_table(np.array([[40], [60]]), ("rows",), ["mlp", "cnn"], ["north", "south"], grouping)
+    lines = [line.split() for line in shown(table, 80).splitlines()]
+    assert ["client", "model", "samples"] in lines
+    assert [line for line in lines if line[1:2] in (["mlp"], ["cnn"])] == [
+        ["north", "mlp", "40"],
+        ["south", "cnn", "60"],
+    ]
 
 
 # -- numbers -------------------------------------------------------------------------------------------------

@@ -328,7 +328,9 @@ def _make(
             return iid(len(rows), clients, rng)
         case Quantity():
             return quantity_skew(len(rows), clients, settings.alpha, rng, settings.minimum)
-    labels = dataset.need_labels()[rows]
+    dataset.need_labels()
+    assert dataset.strata is not None
+    labels = dataset.strata[rows]
     match settings:
         case Dirichlet():
             return dirichlet(

@@ -75,8 +75,9 @@ def communication_figure(found: Sequence[Course], target: float, path: Path) -> 
     right.set_title("and over what had travelled", fontsize=9.5, color=INK, loc="left")
     silent = [name for name, curve in curves if curve.megabytes is None]
     if silent:
+        high, side = (0.98, "top") if task.smaller_is_better else (0.02, "baseline")  # where lines begin
         right.text(
-            0.99, 0.02, f"nothing is sent: {', '.join(silent)}", transform=right.transAxes, ha="right",
+            0.99, high, f"nothing is sent: {', '.join(silent)}", transform=right.transAxes, ha="right", va=side,
             fontsize=7.5, color=_FAINT,
         )  # fmt: skip
     add_legend(figure, (right, left), 0, f"- -  {about}\n○  first there")
@@ -89,7 +90,7 @@ def _whose(drawn: Sequence[Course]) -> str:
     parts = {"own": f", {OWN}", "all": f", {whole}"}
     words = {each.words for each in drawn}
     part = parts.get(words.pop(), "") if len(words) == 1 else ""
-    return f"{task.measure}{part} in {task.shown_unit}" if task.shown_unit else f"{task.measure}{part}"
+    return f"{task.measure}{part} in %" if task.unit == "%" else f"{task.title}{part},"
 
 
 def _name(each: Course, drawn: Sequence[Course]) -> str:

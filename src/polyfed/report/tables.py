@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from polyfed import data, models
+from polyfed import data, models, tasks
+from polyfed.data import CLASS_LABELS, NUMBER_LABELS, SEVERAL_LABELS, Targets
 from polyfed.errors import ConfigError
 from polyfed.federation.declaration import Need
 from polyfed.federation.method import Method, registered
 from polyfed.learn import CONFUSION, Training
+from polyfed.report.fitting import FittedTable, Row
 from polyfed.report.measures import Measure, further_measures, part_titles, stages_on_whole, worst_metrics
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound, sent_per_client
@@ -282,6 +284,23 @@ def methods_table(*, in_short: bool = True) -> Table:
     return table
 
 
+def tasks_table() -> Table:
+    """What can be learnt, and by what it is measured."""
+    table = Table(box=box.SIMPLE_HEAD, title_justify="left", title="tasks: what can be learnt")
+    table.add_column("task", no_wrap=True)
+    for name in ("what is learnt", "measure", "settings"):
+        table.add_column(name, overflow="fold")
+    for name, kind in tasks.registered().items():
+        table.add_row(name, escape(kind.summary), escape(measure_words(kind)), "\n".join(kind.model_fields))
+    return table
+
+
+def measure_words(task: Task | type[Task]) -> str:
+    """By what a task is measured: `RMSE, smaller is better`."""
+    measure = f"{task.measure} in {task.unit}" if task.unit else task.measure
+    return f"{measure}, smaller is better" if task.smaller_is_better else measure
+
+
 def leaves_words(method: Method) -> str:
     """The kinds of what leaves a client, or that all its data do."""
     if Need.ALL_DATA in method.declared.needs:
@@ -354,32 +373,63 @@ def data_table() -> Table:
     return table
 
 
+class Grouping(NamedTuple):
+    """What to call the groups of rows that are counted: one of them, several, and what they are in words."""
+
+    one: str
+    several: str
+    meaning: str = ""
+
+
+CLASSES = Grouping("class", "classes")
+_GROUPINGS = {
+    CLASS_LABELS.kind: CLASSES,
+    NUMBER_LABELS.kind: Grouping(
+        "group", "groups", "a group is a tenth of all rows, from low numbers to high"
+    ),
+    SEVERAL_LABELS.kind: Grouping("rarest class", "groups", "a row counts for the rarest class that it has"),
+}
+_ONE_GROUP = ("rows",)  # where rows are not told apart
+
+
+def grouping_of(groups: Sequence[str], targets: Targets) -> Grouping:
+    """What the groups are in which rows with such labels are counted."""
+    known = Grouping("", "") if tuple(groups) == _ONE_GROUP else _GROUPINGS.get(targets.kind)
+    return known or Grouping("group", "groups")
+
+
 def partition_table(
     counts: np.ndarray[Any, Any],
-    classes: Sequence[str],
+    groups: Sequence[str],
     models: Sequence[str],
     clients: Sequence[str] | None = None,
-) -> Table:
-    """Who holds how many samples of which class.
+    grouping: Grouping = CLASSES,
+) -> Table | FittedTable:
+    """Who holds how many samples of which class, or group of rows.
 
+    groups: what to call each of them. grouping: what they are; where rows are not told apart, samples alone are shown.
     models, clients: each client's model, and its name; its number where names are not given.
     """
-    table = Table(
-        box=box.SIMPLE_HEAD, title_justify="left", title=f"{len(counts)} clients, {counts.sum()} samples"
-    )
-    for name in ("client", "model", "samples", "classes"):
-        table.add_column(name, justify="left" if name in ("client", "model") else "right")
-    few = len(classes) <= 20
-    for name in classes if few else ("largest class",):
-        table.add_column(str(name), justify="right")
+    few = len(groups) <= 20
+    told = (grouping.several, *(groups if few else (f"largest {grouping.one}",))) if grouping.one else ()
+    rows = []
     for index, row in enumerate(counts[:MOST_CLIENTS]):
         held = (
             [str(count) if count else "·" for count in row]
             if few
             else [f"{percent(row.max() / row.sum())} %"]
         )
-        name = str(index) if clients is None else clients[index]
-        table.add_row(name, models[index], str(row.sum()), str((row > 0).sum()), *held)
+        cells = [str(row.sum()), str((row > 0).sum()), *held][: 1 + len(told)]
+        rows.append(Row([str(index) if clients is None else clients[index], models[index]], cells))
     if len(counts) > MOST_CLIENTS:
-        table.add_row("…", f"{len(counts) - MOST_CLIENTS} more")
+        rows.append(Row(["…", f"{len(counts) - MOST_CLIENTS} more"], [""] * (1 + len(told))))
+    title = f"{len(counts)} clients, {counts.sum()} samples"
+    if grouping is not CLASSES:
+        headings = ["samples", *told]
+        return FittedTable(title, ["client", "model"], headings, rows, caption=grouping.meaning)
+    table = Table(box=box.SIMPLE_HEAD, title_justify="left", title=title)
+    for name in ("client", "model", "samples", *told):
+        table.add_column(str(name), justify="left" if name in ("client", "model") else "right")
+    for each in rows:
+        table.add_row(*each.names, *each.cells)
     return table
