@@ -53,11 +53,12 @@ def show(
     clients: Annotated[
         bool, typer.Option("--clients", help="Also list the clients one by one (the first 50).")
     ] = False,
+    trust: Trust = None,
 ) -> None:
     """Show who trains which model and why, and the result."""
     from polyfed.cli import running
 
-    running.show(directory, clients=clients)
+    running.show(directory, trust or (), clients=clients)
 
 
 def predict(

@@ -82,6 +82,7 @@ class TrainedModel(nn.Module):
 
     polyfed_run: Path
     polyfed_name: str
+    polyfed_trust: models.Trust
 
     # Not a property: where a model has set an attribute of that name, that one is found first.
     @functools.cached_property
@@ -99,10 +100,10 @@ class TrainedModel(nn.Module):
             server's, or one that clients share, must be told where each client normalises by its own statistics.
         """
         form = form_of(self.polyfed_run, self.polyfed_name, as_client)
-        return predict(self, form, task_of(self.polyfed_run), rows)
+        return predict(self, form, task_of(self.polyfed_run, self.polyfed_trust), rows)
 
 
-def as_trained(model: nn.Module, run: Path, name: str) -> TrainedModel:
+def as_trained(model: nn.Module, run: Path, name: str, trust: models.Trust = ()) -> TrainedModel:
     """The same model with what `TrainedModel` adds; attributes and methods of its own stay as they are."""
     layers = (*model.named_children(), *model.named_parameters(), *model.named_buffers())
     if {name for name, _ in layers} & {"classes", "predict"}:  # a class's attributes would hide these
@@ -110,6 +111,7 @@ def as_trained(model: nn.Module, run: Path, name: str) -> TrainedModel:
     model.__class__ = _trained_kind(type(model))
     model.polyfed_run = run.absolute()  # type: ignore[assignment]
     model.polyfed_name = name  # type: ignore[assignment]
+    model.polyfed_trust = trust  # type: ignore[assignment]
     assert isinstance(model, TrainedModel)
     return model
 
@@ -129,9 +131,9 @@ def predict(model: nn.Module, form: InputForm, task: Task, rows: Any) -> Predict
     )
 
 
-def task_of(run: Path) -> Task:
-    """What the models of a run have learnt."""
-    return RunRecord(run).task
+def task_of(run: Path, trust: models.Trust = ()) -> Task:
+    """What the models of a run have learnt. trust: modules whose code may be run, where the task is one's own."""
+    return RunRecord(run, trust).task
 
 
 def form_of(run: Path, name: str, as_client: str | None = None) -> InputForm:
