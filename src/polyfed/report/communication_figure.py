@@ -56,7 +56,9 @@ def communication_figure(found: Sequence[Course], target: float, path: Path) -> 
     curves = list(zip(names, map(_curve, drawn), strict=True))
     task = drawn[0].task
     about = f"target {plain(with_unit(task, target))}"
-    figure = Figure(figsize=(8.8 + legend_width([*names, about]), 3.9), layout="constrained")
+    figure = Figure(
+        figsize=(8.8 + legend_width([*names, about, "target 100.0 %"]), 3.9), layout="constrained"
+    )
     FigureCanvasAgg(figure)
     figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)  # type: ignore[union-attr, call-arg]
     left, right = figure.subplots(1, 2, sharey=True)

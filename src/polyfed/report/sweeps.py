@@ -156,7 +156,8 @@ def sweep_table(rows: Sequence[VariantResult], task: Task) -> FittedTable:
             for row in rows
         ],
         caption=f"own: a client's own test data{whole}; chosen: at the round best on validation;"
-        " worst client, and standard deviation over clients: own test data, last round",
+        " worst client, and standard deviation over clients: own test data, last round"
+        + ("; smaller is better" if task.smaller_is_better else ""),
     )
 
 
