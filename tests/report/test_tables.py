@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -15,7 +14,6 @@ from tests.conftest import SMALL
 from tests.report.conftest import Shown
 
 import polyfed
-from polyfed.data import NUMBER_LABELS
 from polyfed.errors import ConfigError
 from polyfed.report import tables
 from polyfed.report.tables import (
@@ -23,11 +21,9 @@ from polyfed.report.tables import (
     compare_further,
     confusion_table,
     data_table,
-    grouping_of,
     method_summaries,
     methods_table,
     models_table,
-    partition_table,
     percent,
     result_table,
     signed,
@@ -236,41 +232,6 @@ def test_models_are_listed_by_wildcard_with_their_sizes() -> None:
 
 def test_data_sets_are_listed_with_where_they_come_from() -> None:
     assert "comes with polyfed" in rows_of(data_table())["digits"]["from"]
-
-
-def test_a_partition_shows_every_class_where_these_are_few() -> None:
-    rows = rows_of(partition_table(np.array([[5, 0], [1, 2]]), ["cat", "dog"], ["mlp", "cnn"]))
-    assert rows["0"] == {
-        "client": "0",
-        "model": "mlp",
-        "samples": "5",
-        "classes": "1",
-        "cat": "5",
-        "dog": "·",
-    }
-    assert rows["1"]["dog"] == "2"
-
-
-def test_a_partition_of_many_classes_and_clients_is_abridged() -> None:
-    counts = np.ones((60, 25), dtype=int)
-    counts[:, 3] = 26
-    table = partition_table(counts, [str(number) for number in range(25)], ["mlp"] * 60)
-    rows = rows_of(table)
-    assert len(rows) == 51
-    assert rows["7"]["largest class"] == "52.0 %"
-    assert rows["…"]["model"] == "10 more"
-    assert table.title == "60 clients, 3000 samples"
-
-
-def test_a_partition_whose_rows_are_not_told_apart_shows_samples_alone(shown: Shown) -> None:
-    grouping = grouping_of(("rows",), NUMBER_LABELS)
-    table = partition_table(np.array([[40], [60]]), ("rows",), ["mlp", "cnn"], ["north", "south"], grouping)
-    lines = [line.split() for line in shown(table, 80).splitlines()]
-    assert ["client", "model", "samples"] in lines
-    assert [line for line in lines if line[1:2] in (["mlp"], ["cnn"])] == [
-        ["north", "mlp", "40"],
-        ["south", "cnn", "60"],
-    ]
 
 
 # -- numbers -------------------------------------------------------------------------------------------------

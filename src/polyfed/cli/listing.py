@@ -18,14 +18,13 @@ from polyfed.report.details import (
     partition_details,
     task_details,
 )
+from polyfed.report.partitions import grouping_of, partition_table
 from polyfed.report.selection import Wishes, select, selection_tables
 from polyfed.report.tables import (
     data_table,
-    grouping_of,
     method_summaries,
     methods_table,
     models_table,
-    partition_table,
     tasks_table,
 )
 from polyfed.runs.config import read_config
