@@ -10,7 +10,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from polyfed.cli.options import NoFigure, RunFile, ScoreOf, Target, Trust, Workers
+from polyfed.cli.options import NoFigure, RunFile, ScoreOf, Target, Workers
 
 
 def compare(
@@ -22,7 +22,6 @@ def compare(
     no_figure: NoFigure = False,
     target: Target = None,
     of: ScoreOf = None,
-    trust: Trust = None,
 ) -> None:
     """Compare runs in one table, and draw their scores over rounds.
 
@@ -34,7 +33,7 @@ def compare(
     """
     from polyfed.cli import running
 
-    running.compare(directories, figure, figure=not no_figure, target=target, of=of, trust=trust or ())
+    running.compare(directories, figure, figure=not no_figure, target=target, of=of)
 
 
 def sweep(

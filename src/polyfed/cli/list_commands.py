@@ -66,7 +66,7 @@ def tasks(
         typer.Argument(metavar="NAME", help="A task: everything about it, with all its settings."),
     ] = None,
 ) -> None:
-    """List what can be learnt, or tell everything about one task."""
+    """List what can be learnt and by what it is measured, or tell everything about one task."""
     from polyfed.cli import listing
 
     listing.tasks(name)

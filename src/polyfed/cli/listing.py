@@ -10,7 +10,7 @@ from polyfed.cli.screen import console, read_shape, say, show, tell
 from polyfed.data import PARTITIONS
 from polyfed.disk import check_regular
 from polyfed.errors import ConfigError, nearest
-from polyfed.models import named_on_the_command_line
+from polyfed.models import check_trusted, named_on_the_command_line
 from polyfed.report.details import (
     data_details,
     method_details,
@@ -129,7 +129,8 @@ def _partition_of(file: Path, overrides: Sequence[str], figure: Path, trust: Seq
         raise ConfigError(f"--figure {figure}: there is no folder {figure.parent}")
     if figure.exists():
         check_regular(figure)
-    config = read_config(file, overrides, [*trust, *named_on_the_command_line(overrides)])
+    config = read_config(file, overrides)
+    check_trusted(config.code_names(), [*trust, *named_on_the_command_line(overrides)], file)
     federation = set_up(config)
     roster, held = federation.roster, federation.holdings
     groups, counts = held.group_words, held.class_counts()

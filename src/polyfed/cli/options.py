@@ -38,7 +38,6 @@ Trust = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option(
         metavar="MODULE",
-        help="Run the code of this module, where a file names models or tasks of it (my_models:net). "
-        "Can be given again.",
+        help="Run the code of this module, where a file names models of it (my_models:small_net). Can be given again.",
     ),
 ]

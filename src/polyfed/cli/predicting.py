@@ -31,7 +31,7 @@ def predict_rows(
             f"{client} trains '{error.architecture}', a model of your own: from Python,"
             f" polyfed.load_model({str(directory)!r}, {client!r}, make=…).predict({str(source)!r})"
         ) from None
-    found = predict(model, form_of(directory, client, as_client), task_of(directory, trust), source)
+    found = predict(model, form_of(directory, client, as_client), task_of(directory), source)
     text = as_csv(found)
     if out is None:
         sys.stdout.write(visible(text) if sys.stdout.isatty() else text)

@@ -53,12 +53,11 @@ def show(
     clients: Annotated[
         bool, typer.Option("--clients", help="Also list the clients one by one (the first 50).")
     ] = False,
-    trust: Trust = None,
 ) -> None:
     """Show who trains which model and why, and the result."""
     from polyfed.cli import running
 
-    running.show(directory, trust or (), clients=clients)
+    running.show(directory, clients=clients)
 
 
 def predict(

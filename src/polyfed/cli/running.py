@@ -11,7 +11,6 @@ import typer
 from polyfed.cli.progress import follow
 from polyfed.cli.screen import console, print_any, say
 from polyfed.errors import ConfigError, UserError, describe
-from polyfed.models import modules_to_trust
 from polyfed.report.assignments import assignment_table, clients_table
 from polyfed.report.communication import (
     Whose,
@@ -53,7 +52,7 @@ def run(
     )
     console.print(assignment_table(ready.federation.assignment))
     go(ready)
-    _show(ready.path, modules_to_trust(ready.config.code_names()), figure=figure)
+    _show(ready.path, figure=figure)
 
 
 def resume(
@@ -72,12 +71,12 @@ def resume(
         say(f"{directory} has finished already.")
     else:
         go(api.reopen(directory, workers=workers, engine=engine, rounds=rounds, trust=trust))
-    _show(directory, trust, figure=figure)
+    _show(directory, figure=figure)
 
 
-def show(directory: Path, trust: Sequence[str] = (), *, clients: bool) -> None:
+def show(directory: Path, *, clients: bool) -> None:
     """Who trains what in a run, and its result if it has one."""
-    record = RunRecord(directory, trust)
+    record = RunRecord(directory)
     if record.finished:
         record.verify()
     console.print(assignment_table(record.assignment))
@@ -97,14 +96,13 @@ def compare(
     figure: bool,
     target: str | None = None,
     of: str | None = None,
-    trust: Sequence[str] = (),
 ) -> None:
     """Several runs in one table and one figure; with a target, also what it costs to reach it."""
     if wanted is not None and figure:
         from polyfed.report.drawing import check_writable  # noqa: PLC0415
 
         check_writable(wanted)
-    comparison = compare_runs(directories, trust)
+    comparison = compare_runs(directories)
     cost = read_cost(target, of, comparison.task)
     show_comparison(comparison)
     print_any(comparison.further_table())
@@ -174,8 +172,8 @@ def draw_comparison(comparison: Comparison, path: Path, cost: CostQuestion | Non
     _as_a_courtesy(lambda: _draw_compared(comparison, _free(path), cost))
 
 
-def _show(path: Path, trust: Sequence[str], *, figure: bool) -> None:
-    record = RunRecord(path, trust)
+def _show(path: Path, *, figure: bool) -> None:
+    record = RunRecord(path)
     known = _show_result(record)
     if known is None and not record.is_local:
         beside = unused_folder(path.parent / "local")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from polyfed.errors import CheckpointError
-from polyfed.models import Trust
 from polyfed.runs.architectures import ModelMaker
 from polyfed.runs.config import RunConfig
 from polyfed.runs.folders import State, state_of_folder
@@ -185,10 +184,10 @@ def state_of(job: Job) -> State:
     return state_of_folder(job.path, job.config)
 
 
-def finished_record(path: Path, trust: Trust = ()) -> RunRecord | None:
+def finished_record(path: Path) -> RunRecord | None:
     """A finished run; None if it has not finished, or is damaged: then its job is among the failures."""
     try:
-        record = RunRecord(path, trust)
+        record = RunRecord(path)
         if not record.finished:
             return None
         record.verify(states=False)

@@ -29,7 +29,6 @@ from polyfed.errors import ClientFailure, ConfigError, UserError
 from polyfed.experiments.grid import run_jobs
 from polyfed.experiments.jobs import Job, JobFailure, finished_record
 from polyfed.federation.method import Method
-from polyfed.models import modules_to_trust
 from polyfed.report.fitting import FittedTable
 from polyfed.report.sweeps import (
     FinishedRun,
@@ -73,8 +72,7 @@ class Variant:
     @property
     def runs(self) -> list[RunRecord]:
         """The runs that have finished, in the order of the seeds."""
-        found = (finished_record(job.path, modules_to_trust(job.config.code_names())) for job in self.jobs)
-        return [record for record in found if record is not None]
+        return [record for job in self.jobs if (record := finished_record(job.path)) is not None]
 
 
 @dataclass(frozen=True)

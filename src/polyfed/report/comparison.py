@@ -11,7 +11,6 @@ from pathlib import Path
 from rich.table import Table
 
 from polyfed.errors import CheckpointError
-from polyfed.models import Trust
 from polyfed.report.fitting import FittedTable, Row
 from polyfed.report.measures import whole_title
 from polyfed.report.tables import compare_further, sent_words, signed
@@ -137,10 +136,10 @@ class Comparison:
         return [f"{name}: {line}" for name, record in self.runs.items() for line in record.failure_lines]
 
 
-def compare_runs(paths: Iterable[Path], trust: Trust = ()) -> Comparison:
+def compare_runs(paths: Iterable[Path]) -> Comparison:
     """What these run directories hold, side by side. They must be
     of one task, at least one must have finished, and none may be damaged."""
-    records = {path.resolve(): RunRecord(path, trust) for path in paths}
+    records = {path.resolve(): RunRecord(path) for path in paths}
     named = dict(zip(_told_apart(list(records)), records.values(), strict=True))
     finished = {name: record for name, record in named.items() if record.finished}
     if not finished:

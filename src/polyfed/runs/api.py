@@ -218,7 +218,7 @@ def load_model(
     except (MessageError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{where} holds no model of polyfed's: {describe(error)}") from None
     model.eval()
-    return as_trained(model, folder, name, trust)
+    return as_trained(model, folder, name)
 
 
 def _check_given_again(wanted: ModelsSection, given: Mapping[str, ModelMaker]) -> None:

@@ -18,7 +18,7 @@ from polyfed.federation.method import Method, MethodSettings, find
 from polyfed.federation.wire import WireSettings
 from polyfed.learn import METRICS, MetricName, Training, can_stack
 from polyfed.machine import cores
-from polyfed.models import Budget, Trust, check_trusted, modules_to_trust, trust_flags
+from polyfed.models import Budget, modules_to_trust, trust_flags
 from polyfed.runs.data_section import Data, Share
 from polyfed.runs.keys import outer_first, parse_assignment, set_key
 from polyfed.schema import SECTION, OneOrMore, as_list, check_sizes, explain
@@ -283,13 +283,8 @@ def checked_settings(schema: type[Settings], given: Mapping[str, Any], section: 
         raise ConfigError(explain(error, schema, section)) from None
 
 
-def read_config(
-    source: Path | Mapping[str, Any], overrides: Sequence[str] = (), trust: Trust | None = None
-) -> RunConfig:
-    """A run file (or its content), with `a.b=c` overrides, checked.
-
-    trust: modules whose code may be run; None where the file is the user's own, all of whose modules may be.
-    """
+def read_config(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> RunConfig:
+    """A run file (or its content), with `a.b=c` overrides, checked."""
     content = read_content(source)
     content.pop(VARIANTS, None)
     given = {key: (override, value) for override in overrides for key, value in [_read_override(override)]}
@@ -304,8 +299,6 @@ def read_config(
     except ValidationError as error:
         raise ConfigError(explain(error, RunConfig)) from None
     check_sizes({**config.model_dump(exclude={"seed"}), "method": config.method_settings().model_dump()})
-    if trust is not None:
-        check_trusted(config.code_names(), trust, source)
     config.make_task()
     return config
 

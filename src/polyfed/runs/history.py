@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from polyfed.errors import CheckpointError, ConfigError, UserError
 from polyfed.federation.ledger import Entry, entries
-from polyfed.models import Trust, check_trusted
 from polyfed.runs.assignment import Assignment
 from polyfed.runs.config import RunConfig
 from polyfed.runs.contents import Description
@@ -30,8 +29,6 @@ class RunRecord:
     """A run directory, read only. A file that was truncated or edited is a `CheckpointError` when it is read."""
 
     path: Path
-    trust: Trust = field(default=(), repr=False, compare=False)
-    """Modules whose code may be run, where the task is one of somebody's own (`my_tasks:Tagging`)."""
 
     def __post_init__(self) -> None:
         read_manifest(self.path)
@@ -98,9 +95,7 @@ class RunRecord:
     @cached_property
     def task(self) -> Task:
         """What was learnt: it says what scores mean, and which are better."""
-        config = RunConfig.model_validate(self.config)
-        check_trusted([config.task.name], self.trust, self.path / CONFIG)
-        return config.make_task().for_classes(self._description.classes)
+        return RunConfig.model_validate(self.config).make_task().for_classes(self._description.classes)
 
     @property
     def output_words(self) -> list[str]:

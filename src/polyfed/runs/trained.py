@@ -82,7 +82,6 @@ class TrainedModel(nn.Module):
 
     polyfed_run: Path
     polyfed_name: str
-    polyfed_trust: models.Trust
 
     # Not a property: where a model has set an attribute of that name, that one is found first.
     @functools.cached_property
@@ -100,10 +99,10 @@ class TrainedModel(nn.Module):
             server's, or one that clients share, must be told where each client normalises by its own statistics.
         """
         form = form_of(self.polyfed_run, self.polyfed_name, as_client)
-        return predict(self, form, task_of(self.polyfed_run, self.polyfed_trust), rows)
+        return predict(self, form, task_of(self.polyfed_run), rows)
 
 
-def as_trained(model: nn.Module, run: Path, name: str, trust: models.Trust = ()) -> TrainedModel:
+def as_trained(model: nn.Module, run: Path, name: str) -> TrainedModel:
     """The same model with what `TrainedModel` adds; attributes and methods of its own stay as they are."""
     layers = (*model.named_children(), *model.named_parameters(), *model.named_buffers())
     if {name for name, _ in layers} & {"classes", "predict"}:  # a class's attributes would hide these
@@ -111,7 +110,6 @@ def as_trained(model: nn.Module, run: Path, name: str, trust: models.Trust = ())
     model.__class__ = _trained_kind(type(model))
     model.polyfed_run = run.absolute()  # type: ignore[assignment]
     model.polyfed_name = name  # type: ignore[assignment]
-    model.polyfed_trust = trust  # type: ignore[assignment]
     assert isinstance(model, TrainedModel)
     return model
 
@@ -131,9 +129,9 @@ def predict(model: nn.Module, form: InputForm, task: Task, rows: Any) -> Predict
     )
 
 
-def task_of(run: Path, trust: models.Trust = ()) -> Task:
-    """What the models of a run have learnt. trust: modules whose code may be run, where the task is one's own."""
-    return RunRecord(run, trust).task
+def task_of(run: Path) -> Task:
+    """What the models of a run have learnt."""
+    return RunRecord(run).task
 
 
 def form_of(run: Path, name: str, as_client: str | None = None) -> InputForm:
