@@ -29,6 +29,17 @@ from torch import nn
 def net(shape, outputs):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, outputs))
 """
+TASK = """
+from pathlib import Path
+
+Path("sprung").write_text("imported")
+
+from polyfed.tasks import Classification
+
+class Grades(Classification):
+    name = "grades"
+    measure = "share of right grades"
+"""
 CONFIG = {**SMALL, "rounds": 2, "data": {"limit": 80, "clients": 2}, "method": "local"}
 FLAGS = ("--trust", "trap_models")
 
@@ -85,6 +96,34 @@ def test_commands_that_read_a_file_import_what_it_names_only_if_told_so(runs: Pa
         assert command(*words, *FLAGS).code == 0, name
         assert Path("sprung").exists(), name
         forget()
+
+
+def test_a_task_of_a_module_is_imported_only_if_told_so(folder: Path, command: Command) -> None:
+    Path("trap_models.py").write_text(TASK)
+    Path("run.yaml").write_text(yaml.safe_dump({**CONFIG, "rounds": 1, "task": "trap_models:Grades"}))
+    polyfed.run("run.yaml", out="done", workers=1)
+    forget()
+    for words in (("show", "done"), ("compare", "done", "--no-figure")):  # scores are told without its code
+        said = command(*words)
+        assert said.code == 0 and "share of right grades" in said.out, said.err
+        assert not Path("sprung").exists(), words
+    acting: tuple[tuple[Any, ...], ...] = (
+        ("partition", "done/config.yaml"),
+        ("predict", "done", "rows.npz", "--client", "client-0"),
+        ("resume", "done", "--rounds", 2, "--no-figure"),
+        ("export", "done", "--client", "client-0", "-o", "net.pt"),
+    )
+    for words in acting:
+        said = command(*words)
+        assert (said.code, said.err.count("\n")) == (2, 1), words
+        assert "add --trust trap_models" in said.err, words
+        assert not Path("sprung").exists(), words
+    for words in acting:
+        assert command(*words, *FLAGS).code == 0, words
+        assert Path("sprung").exists(), words
+        forget()
+    with pytest.raises(ModelError, match="add --trust trap_models"):
+        polyfed.load_model("done", "client-0")
 
 
 def test_python_is_asked_too_and_what_a_program_has_imported_is_no_trust(runs: Path) -> None:

@@ -28,6 +28,7 @@ from polyfed.experiments.reproduce import DEFAULT_OUT, DEFAULT_SCALE
 from polyfed.report.tables import percent, sent_words, signed
 from polyfed.runs.config import read_config
 from polyfed.runs.history import RunRecord
+from polyfed.tasks import CLASSIFICATION
 from polyfed.testing import result_of
 
 REASON = f"KeyError: 'missing' ({place()})"
@@ -532,7 +533,7 @@ def test_the_demo_ends_with_a_table_how_to_read_it_and_a_picture(command: Comman
     assert all(f" {percent(accuracy[name])} %" in words for name in ("local", "pooled"))
     for name in ("fedavg", "fedmd", "dsfl"):
         (line,) = (line for line in words.splitlines() if line.split()[0] == name)
-        assert f" {signed(accuracy[name] - accuracy['local'])} " in line
+        assert f" {signed(accuracy[name] - accuracy['local'], CLASSIFICATION)} " in line
         assert sent_words(RunRecord(folder / name).summary) in line
     with Image.open(folder / "demo.png") as picture:
         assert picture.size[0] > 1000

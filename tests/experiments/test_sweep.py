@@ -33,10 +33,11 @@ from polyfed.errors import ClientFailure, ConfigError, MethodError, UserError
 from polyfed.experiments.sweep import plan_sweep, read_sets, split_values
 from polyfed.federation import method as methods
 from polyfed.methods import Local
-from polyfed.report.curves import accuracy_curves
+from polyfed.report.curves import score_curves
 from polyfed.report.sweeps import with_spread
 from polyfed.report.tables import amount
 from polyfed.runs.config import read_config
+from polyfed.tasks import CLASSIFICATION
 from polyfed.testing import result_of
 
 # -- which runs ----------------------------------------------------------------------------------------------
@@ -244,7 +245,10 @@ def test_fairness_and_bytes_of_both_directions_are_in_every_table(done: polyfed.
     cells = fedavg.strip("| ").split(" | ")
     assert cells[:5] == [
         "`fedavg`",
-        *map(with_spread, (row.last_whole, row.last_own, row.worst, row.unevenness)),
+        *(
+            with_spread(score, done.task)
+            for score in (row.last_whole, row.last_own, row.worst, row.unevenness)
+        ),
     ]
     assert cells[5:8] == ["–", amount(row.sent or 0), amount(row.received or 0)]
     assert local.split(" | ")[-3:-1] == ["nothing", "nothing"]
@@ -256,11 +260,11 @@ def test_the_table_shows_mean_and_spread(done: polyfed.SweepResult) -> None:
     console = Console(width=150, record=True, file=io.StringIO())
     console.print(done.table())
     text = console.export_text()
-    assert with_spread(done.rows[1].last_own) in text
+    assert with_spread(done.rows[1].last_own, done.task) in text
     assert "±" in text
-    assert with_spread((0.8123, 0.0091)) == "81.2 ± 0.9"
-    assert with_spread((0.8123, None)) == "81.2"
-    assert with_spread(None) == "–"
+    assert with_spread((0.8123, 0.0091), CLASSIFICATION) == "81.2 ± 0.9"
+    assert with_spread((0.8123, None), CLASSIFICATION) == "81.2"
+    assert with_spread(None, CLASSIFICATION) == "–"
 
 
 class Staged(Local):
@@ -336,7 +340,7 @@ def test_in_a_narrow_terminal_nothing_of_the_table_is_cut(done: polyfed.SweepRes
     lines = [" ".join(line.split()) for line in text.splitlines()]
     for row in done.rows:
         for value in (row.last_own, row.last_whole, row.chosen_own, row.chosen_whole):
-            assert any(with_spread(value) in line for line in lines)
+            assert any(with_spread(value, done.task) in line for line in lines)
         assert f"{row.seconds:.1f}" in text.split()
         assert all(any(value in line for line in lines) for value in row.values.values())
     assert "…" not in text
@@ -366,11 +370,11 @@ def test_curves_are_drawn_for_few_and_for_many_variants(done: polyfed.SweepResul
         assert image.width > 1000
     runs = done.runs["method=local"]
     for many in (1, 20):
-        path = accuracy_curves({f"variant {n}": runs[: 1 + n % 2] for n in range(many)}, tmp_path / "c.svg")
+        path = score_curves({f"variant {n}": runs[: 1 + n % 2] for n in range(many)}, tmp_path / "c.svg")
         text = path.read_text()
         assert ("8 others" in text or "others: grey" in text) == (many == 20)
     with pytest.raises(ValueError, match="no run"):
-        accuracy_curves({"none": []}, tmp_path / "c.svg")
+        score_curves({"none": []}, tmp_path / "c.svg")
 
 
 def test_the_same_sweep_again_does_nothing_and_another_one_is_refused(

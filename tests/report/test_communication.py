@@ -23,6 +23,7 @@ from polyfed.report.communication_figure import communication_figure
 from polyfed.report.drawing import drawn_by_polyfed
 from polyfed.runs.communication import Point
 from polyfed.runs.history import RunRecord
+from polyfed.tasks import CLASSIFICATION
 
 
 class Told(Course):
@@ -132,10 +133,10 @@ def test_rounds_between_evaluations_are_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["60", "abc", "nan", "inf", "0", "-0.1", "1.01", ""])
-def test_a_target_is_a_share(text: str, command: Command) -> None:
+def test_a_target_is_a_share(text: str, command: Command, records: dict[str, RunRecord]) -> None:
     with pytest.raises(ConfigError, match=r"--target .*such as 0\.6"):
-        read_target(text)
-    said = command("compare", "--target", text, "anywhere")
+        read_target(text, CLASSIFICATION)
+    said = command("compare", "--target", text, records["local"].path, "--no-figure")
     assert (said.code, said.err.count("\n")) == (2, 1)
     assert "such as 0.6" in said.err
 
@@ -163,7 +164,7 @@ def test_a_figure_has_a_line_for_every_setup_that_sends_and_marks_the_target(
     monkeypatch.setattr(
         "polyfed.report.communication_figure.save", lambda figure, _path: figures.append(figure)
     )
-    cheap = [Point(point.round, point.accuracy, point.bytes // 100) for point in SLOW]
+    cheap = [Point(point.round, point.score, point.bytes // 100) for point in SLOW]
     found = [
         told(records["fedavg"], FAST, FAST),
         told(records["fedmd"], cheap),

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from polyfed.report.cost_points import _name_points, _Point, _without_common_end, accuracy_against_bytes
+from polyfed.report.cost_points import _name_points, _Point, _without_common_end, score_against_bytes
 from polyfed.report.drawing import spaced
 from polyfed.runs.history import RunRecord
 
@@ -20,7 +20,7 @@ def test_every_variant_has_its_name_and_different_models_a_panel_of_their_own(
     records: dict[str, RunRecord], tmp_path: Path
 ) -> None:
     runs = {f"{name}, in words": [record] for name, record in records.items()}
-    text = accuracy_against_bytes(runs, tmp_path / "cost.svg").read_text()
+    text = score_against_bytes(runs, tmp_path / "cost.svg").read_text()
     said = re.findall(r"<!-- (.*?) -->", text)
     assert set(runs) <= set(said)
     for words in (
@@ -37,7 +37,7 @@ def test_a_model_of_the_servers_own_is_a_ring_beside_what_clients_reach(
 ) -> None:
     def said(*names: str) -> list[str]:
         runs = {name: [records[name]] for name in names}
-        return re.findall(r"<!-- (.*?) -->", accuracy_against_bytes(runs, tmp_path / "cost.svg").read_text())
+        return re.findall(r"<!-- (.*?) -->", score_against_bytes(runs, tmp_path / "cost.svg").read_text())
 
     assert "the server's own model" in said("fedavg", "fedmd")
     assert "the server's own model" not in said("fedavg")
@@ -47,7 +47,7 @@ def test_where_all_send_the_same_bytes_there_is_a_figure_too(
     records: dict[str, RunRecord], tmp_path: Path
 ) -> None:
     runs = {"local": [records["local"]], "a": [records["fedavg"]], "b": [records["fedavg"]]}
-    said = re.findall(r"<!-- (.*?) -->", accuracy_against_bytes(runs, tmp_path / "cost.svg").read_text())
+    said = re.findall(r"<!-- (.*?) -->", score_against_bytes(runs, tmp_path / "cost.svg").read_text())
     assert {"a", "b", "local"} <= set(said)
 
 
@@ -55,7 +55,7 @@ def test_without_anything_that_travels_there_is_nothing_to_draw(
     records: dict[str, RunRecord], tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match="bytes to draw"):
-        accuracy_against_bytes({"local": [records["local"]]}, tmp_path / "cost.png")
+        score_against_bytes({"local": [records["local"]]}, tmp_path / "cost.png")
 
 
 def test_names_are_moved_apart_around_where_they_belong() -> None:
@@ -93,7 +93,7 @@ def test_what_all_names_of_a_panel_end_with_is_said_once_and_few_points_make_a_l
 
     def height(number: int) -> int:
         runs = {f"run {each}": [records["fedavg"]] for each in range(number)}
-        with Image.open(accuracy_against_bytes(runs, tmp_path / "cost.png")) as picture:
+        with Image.open(score_against_bytes(runs, tmp_path / "cost.png")) as picture:
             return picture.height
 
     assert height(2) < 0.6 * height(30)

@@ -72,8 +72,8 @@ def test_a_methods_page_has_its_paper_its_needs_what_it_sends_and_keeps() -> Non
         "needs public data; labels on the public data (not with method.public_training=null); a server model",
         "What it declares, with its default settings",
         "leaves a client logits (logits): numbers, rows × outputs",
-        "when evaluated leave a client too: counts of right answers, at the stages initial, distilled,"
-        " personalised and at the end of a round;",
+        "when evaluated leave a client too: sums of scores (of classes: counts of right answers), at the stages"
+        " initial, distilled, personalised and at the end of a round;",
         "is sent rows (indices); fields of the same names and kinds that leave clients",
         "a client keeps model and memory",
         "uses in the end its own model",

@@ -13,7 +13,7 @@ from tests.conftest import MakeRun
 
 import polyfed
 from polyfed.errors import ConfigError
-from polyfed.report.curves import accuracy_curves
+from polyfed.report.curves import score_curves
 from polyfed.report.drawing import check_writable, drawn_by_polyfed, labels, plain
 from polyfed.report.run_figure import _lines, run_figure
 from polyfed.runs.history import RunRecord
@@ -102,7 +102,7 @@ def test_names_from_outside_are_labels_and_nothing_else(
     assert plain("_hidden") == " _hidden"
     assert len(set(labels(names, 40))) == len(names)
     assert max(len(line) for label in labels(names, 40) for line in label.split("\n")) <= 42
-    text = accuracy_curves({name: [records["local"]] for name in names}, tmp_path / "c.svg").read_text()
+    text = score_curves({name: [records["local"]] for name in names}, tmp_path / "c.svg").read_text()
     assert all(f"<!-- {words} -->" in text for words in (" _hidden", r"$a_b$ \frac", "[red]"))
 
 
@@ -122,5 +122,5 @@ def test_a_run_that_is_in_one_panel_only_is_in_the_legend_too(
         "whole and own": [records["local"]],
         "own alone": [OwnAlone(records["fedavg"].path)],
     }
-    text = accuracy_curves(runs, tmp_path / "c.svg").read_text()
+    text = score_curves(runs, tmp_path / "c.svg").read_text()
     assert text.count("<!-- own alone -->") == text.count("<!-- whole and own -->") == 1

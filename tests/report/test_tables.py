@@ -7,9 +7,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from tests.conftest import SMALL
 from tests.report.conftest import Shown
@@ -25,23 +24,33 @@ from polyfed.report.tables import (
     method_summaries,
     methods_table,
     models_table,
-    partition_table,
     percent,
     result_table,
     signed,
+    tasks_table,
+    with_unit,
 )
 from polyfed.runs.history import RunRecord
+from polyfed.tasks import CLASSIFICATION, Regression
 
 
-def rows_of(table: Table) -> dict[str, dict[str, str]]:
+def rows_of(table: RenderableType) -> dict[str, dict[str, str]]:
     """A table's cells by the first cell of their row and the heading of their column, in one line."""
+    assert isinstance(table, Table)
     headings = [str(column.header).replace("\n", " ") for column in table.columns]
     rows = zip(*(map(str, column.cells) for column in table.columns), strict=True)
     return {row[0]: dict(zip(headings, row, strict=True)) for row in rows}
 
 
+def test_an_error_that_shrinks_is_a_gain() -> None:
+    task = Regression(unit_name="mg")
+    gains = [task.gain(50.0, 53.25), task.gain(50.0, 48.0), task.gain(50.0, 50.0), None]
+    assert [signed(gain, task) for gain in gains] == ["+3.25", "-2", "+0", ""]
+    assert (with_unit(task, 53.256), with_unit(CLASSIFICATION, 0.8125)) == ("53.26 mg", "81.2 %")
+
+
 def test_a_gain_has_its_sign_and_nothing_is_not_a_loss() -> None:
-    assert [signed(gain) for gain in (0.0123, -0.0123, -0.0004, 0.0, None)] == [
+    assert [signed(gain, CLASSIFICATION) for gain in (0.0123, -0.0123, -0.0004, 0.0, None)] == [
         "+1.2",
         "-1.2",
         "+0.0",
@@ -108,7 +117,7 @@ def test_a_stage_that_was_measured_on_own_rows_alone_is_shown_with_those(
 
 
 def test_compared_runs_show_their_stages_and_servers_models(records: dict[str, RunRecord]) -> None:
-    table = compare_further(records)
+    table = compare_further(records, CLASSIFICATION)
     assert table is not None
     cells = list(zip(*(map(str, column.cells) for column in table.columns), strict=True))
     last, chosen = (records["fedmd"].summary[when] for when in ("last", "chosen"))
@@ -119,7 +128,7 @@ def test_compared_runs_show_their_stages_and_servers_models(records: dict[str, R
     )
     assert row in cells
     assert {name for _, name, *_ in cells} == {"fedavg", "fedmd"}
-    assert compare_further({"local": records["local"]}) is None
+    assert compare_further({"local": records["local"]}, CLASSIFICATION) is None
 
 
 @pytest.fixture(scope="module")
@@ -199,8 +208,9 @@ def printed(table: Table, width: int = 80) -> str:
         method_summaries,
         lambda: models_table("resnet*", (3, 32, 32), 10, "batch"),
         data_table,
+        tasks_table,
     ],
-    ids=["methods", "summaries", "models", "data"],
+    ids=["methods", "summaries", "models", "data", "tasks"],
 )
 def test_lists_can_be_read_at_80_columns(make: Callable[[], Table]) -> None:
     table = make()
@@ -222,30 +232,6 @@ def test_models_are_listed_by_wildcard_with_their_sizes() -> None:
 
 def test_data_sets_are_listed_with_where_they_come_from() -> None:
     assert "comes with polyfed" in rows_of(data_table())["digits"]["from"]
-
-
-def test_a_partition_shows_every_class_where_these_are_few() -> None:
-    rows = rows_of(partition_table(np.array([[5, 0], [1, 2]]), ["cat", "dog"], ["mlp", "cnn"]))
-    assert rows["0"] == {
-        "client": "0",
-        "model": "mlp",
-        "samples": "5",
-        "classes": "1",
-        "cat": "5",
-        "dog": "·",
-    }
-    assert rows["1"]["dog"] == "2"
-
-
-def test_a_partition_of_many_classes_and_clients_is_abridged() -> None:
-    counts = np.ones((60, 25), dtype=int)
-    counts[:, 3] = 26
-    table = partition_table(counts, [str(number) for number in range(25)], ["mlp"] * 60)
-    rows = rows_of(table)
-    assert len(rows) == 51
-    assert rows["7"]["largest class"] == "52.0 %"
-    assert rows["…"]["model"] == "10 more"
-    assert table.title == "60 clients, 3000 samples"
 
 
 # -- numbers -------------------------------------------------------------------------------------------------

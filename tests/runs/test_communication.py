@@ -13,6 +13,7 @@ from polyfed.federation.ledger import Ledger, entries
 from polyfed.federation.message import Kind
 from polyfed.runs.communication import Point, Reach, best, by_setup, course, predicted_bytes, reach
 from polyfed.runs.history import RunRecord
+from polyfed.tasks import Regression
 
 
 def line(number: int, whole: float | None, up: int, down: int, **more: Any) -> dict[str, Any]:
@@ -29,6 +30,13 @@ LINES = [
     line(6, 0.58, 184, 426, server={"global": 0.61}),
 ]
 WHOLE = [Point(2, 0.30, 210), Point(4, 0.60, 410), Point(6, 0.58, 610)]
+
+
+def test_an_error_is_reached_at_or_below_a_target() -> None:
+    errors = [Point(1, 60.0, 100), Point(2, 50.0, 200), Point(3, 55.0, 300)]
+    assert reach(errors, 50.0, Regression()) == Reach(True, 2, 200)
+    assert reach(errors, 49.9, Regression()) == Reach(False, 3, 300)
+    assert reach(errors, 60.0, Regression()) == Reach(True, 1, 100)
 
 
 def test_a_course_has_what_had_travelled_both_ways_at_every_evaluated_round() -> None:
@@ -53,6 +61,7 @@ def test_a_target_is_reached_at_the_first_evaluated_round_at_or_above_it(target:
 def test_where_nothing_was_measured_nothing_is_known_of_a_target() -> None:
     assert reach([], 0.5) is None
     assert best(WHOLE) == Point(4, 0.60, 410)
+    assert best(WHOLE, Regression()) == Point(2, 0.30, 210)
     assert best([Point(1, 0.5, 1), Point(2, 0.5, 2)]).round == 1
 
 

@@ -37,6 +37,7 @@ for command in (
     experiment_commands.cost,
     experiment_commands.noise,
     list_commands.methods,
+    list_commands.tasks,
     list_commands.models,
     list_commands.data,
     list_commands.new,

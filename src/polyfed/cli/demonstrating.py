@@ -61,16 +61,19 @@ def demo(out: Path, workers: int | None) -> None:
     show_comparison(compare_runs(record.path for record in records.values()))
     say(_explained(records, folder))
     # Imported only where something is drawn: matplotlib takes half a second of every launch.
-    from polyfed.report.accuracy_and_cost import accuracy_and_cost  # noqa: PLC0415
+    from polyfed.report.score_and_cost import score_and_cost  # noqa: PLC0415
 
     caption = CAPTION.format(seed=records["local"].config["seed"])
-    accuracy_and_cost({LINES[name]: records[name] for name in LINES}, folder / "demo.png", caption)
+    score_and_cost({LINES[name]: records[name] for name in LINES}, folder / "demo.png", caption)
 
 
 def _explained(records: dict[str, RunRecord], folder: Path) -> str:
     """How to read the table, with the numbers that were measured."""
     local = records["local"]
     known = {name: percent(records[name].summary["last"]["whole"]["mean"]) for name in ("local", "pooled")}
-    gains = {name: signed(records[name].gain_over(local)["whole"]) for name in ("fedavg", "fedmd", "dsfl")}
+    gains = {
+        name: signed(records[name].gain_over(local)["whole"], local.task)
+        for name in ("fedavg", "fedmd", "dsfl")
+    }
     sent = {f"{name}_sent": sent_words(records[name].summary) for name in gains}
     return WORDS.format(folder=folder, **known, **gains, **sent)

@@ -10,7 +10,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from polyfed.cli.options import AccuracyOf, NoFigure, RunFile, Target, Workers
+from polyfed.cli.options import NoFigure, RunFile, ScoreOf, Target, Workers
 
 
 def compare(
@@ -21,12 +21,12 @@ def compare(
     ] = None,
     no_figure: NoFigure = False,
     target: Target = None,
-    of: AccuracyOf = None,
+    of: ScoreOf = None,
 ) -> None:
-    """Compare runs in one table, and draw their accuracy over rounds.
+    """Compare runs in one table, and draw their scores over rounds.
 
-    With --target also rounds and bytes to that accuracy, beside what FedKEM's Eq. 6 predicts, and accuracy over
-    megabytes in the picture. Runs that differ in their seeds alone are then one row.
+    All of them must have learnt the same task. With --target also rounds and bytes to that score, beside what FedKEM's
+    Eq. 6 predicts, and scores over megabytes in the picture. Runs that differ in their seeds alone are then one row.
 
     \b
     polyfed compare --target 0.6 polyfed-runs/fedavg polyfed-runs/dsfl
@@ -56,7 +56,7 @@ def sweep(
     ] = None,
     workers: Workers = None,
     target: Target = None,
-    of: AccuracyOf = None,
+    of: ScoreOf = None,
 ) -> None:
     """Run every combination of some values and compare them.
 

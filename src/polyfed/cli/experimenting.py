@@ -33,8 +33,8 @@ def sweep(
     of: str | None = None,
 ) -> None:
     """Do what is left of a sweep, then show and write what came out."""
-    cost = read_cost(target, of)
     ready = plan_sweep(file, read_sets(sets), seeds, out)
+    cost = read_cost(target, of, ready.task)
     ready.begin()
     try:
         failures = follow_grid(ready.jobs, workers, console)

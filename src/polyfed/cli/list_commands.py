@@ -31,6 +31,10 @@ def methods(
     different_models: Annotated[
         bool, typer.Option("--different-models", help="Only those whose clients may have different models.")
     ] = False,
+    task: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--task", metavar="TASK", help="Only those for this task, such as regression."),
+    ] = None,
     set_: Overrides = None,
 ) -> None:
     """List the methods, or tell everything about one.
@@ -40,12 +44,32 @@ def methods(
 
     \b
     polyfed methods --no-public-data --different-models
+    polyfed methods --task regression
     polyfed methods fedkem --set method.fusion=average
     """
     from polyfed.cli import listing
-    from polyfed.report.selection import Wishes
 
-    listing.methods(name, Wishes(no_public_data, no_weights, no_server, different_models), set_ or ())
+    listing.methods(
+        name,
+        no_public_data=no_public_data,
+        no_weights=no_weights,
+        no_server=no_server,
+        different_models=different_models,
+        task=task,
+        overrides=set_ or (),
+    )
+
+
+def tasks(
+    name: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(metavar="NAME", help="A task: everything about it, with all its settings."),
+    ] = None,
+) -> None:
+    """List what can be learnt, or tell everything about one task."""
+    from polyfed.cli import listing
+
+    listing.tasks(name)
 
 
 def models(

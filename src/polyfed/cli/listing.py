@@ -11,9 +11,22 @@ from polyfed.data import PARTITIONS
 from polyfed.disk import check_regular
 from polyfed.errors import ConfigError, nearest
 from polyfed.models import check_trusted, named_on_the_command_line
-from polyfed.report.details import data_details, method_details, model_details, partition_details
+from polyfed.report.details import (
+    data_details,
+    method_details,
+    model_details,
+    partition_details,
+    task_details,
+)
+from polyfed.report.partitions import grouping_of, partition_table
 from polyfed.report.selection import Wishes, select, selection_tables
-from polyfed.report.tables import data_table, method_summaries, methods_table, models_table, partition_table
+from polyfed.report.tables import (
+    data_table,
+    method_summaries,
+    methods_table,
+    models_table,
+    tasks_table,
+)
 from polyfed.runs.config import read_config
 from polyfed.runs.setup import set_up
 
@@ -21,11 +34,22 @@ FIGURES = (".png", ".jpg", ".pdf", ".svg")
 WIDE = 120  # columns from which on there is room for long cells
 
 
-def methods(name: str | None, wishes: Wishes, overrides: Sequence[str] = ()) -> None:
+def methods(
+    name: str | None,
+    *,
+    no_public_data: bool,
+    no_weights: bool,
+    no_server: bool,
+    different_models: bool,
+    task: str | None,
+    overrides: Sequence[str] = (),
+) -> None:
     """Every method and what it needs and sends; or everything about one; or which fit what is wished for.
 
     overrides: settings with which one of them is asked what it declares.
     """
+    learnt = None if task is None else read_config({"task": task}).make_task()
+    wishes = Wishes(no_public_data, no_weights, no_server, different_models, learnt)
     if overrides and (name is None or wishes):
         raise ConfigError(f"--set {overrides[0]}: give the name of one method before it")
     if wishes:
@@ -42,6 +66,15 @@ def methods(name: str | None, wishes: Wishes, overrides: Sequence[str] = ()) -> 
         tell("polyfed methods NAME: everything about one, with its settings")
     else:
         show(method_details(name, console.width, overrides))
+
+
+def tasks(name: str | None) -> None:
+    """What can be learnt; or everything about one task."""
+    if name is None:
+        console.print(tasks_table())
+        tell("polyfed tasks NAME: everything about one, with its settings; a run file's key is `task`")
+    else:
+        show(task_details(name, console.width))
 
 
 def models(pattern: str, shape: str, outputs: int, norm: str) -> None:
@@ -100,13 +133,14 @@ def _partition_of(file: Path, overrides: Sequence[str], figure: Path, trust: Seq
     check_trusted(config.code_names(), [*trust, *named_on_the_command_line(overrides)], file)
     federation = set_up(config)
     roster, held = federation.roster, federation.holdings
-    classes, counts = held.agreement.classes, held.class_counts()
+    groups, counts = held.group_words, held.class_counts()
+    grouping = grouping_of(groups, federation.task.targets)
     models = [facts.architecture for facts in roster]
     names = list(roster.names)
-    console.print(partition_table(counts, classes, models, names))
+    console.print(partition_table(counts, groups, models, names, grouping))
     # Imported only where something is drawn: matplotlib takes half a second of every launch.
     from polyfed.report.figures import bubble_chart  # noqa: PLC0415
 
     title = held.title if config.data.is_brought else f"{held.title}: {len(roster)} clients"
-    bubble_chart(counts, classes, figure, title, roster.names.given)
+    bubble_chart(counts, groups, figure, title, roster.names.given, grouping.one)
     console.print(f"wrote {figure}", soft_wrap=True)

@@ -22,12 +22,15 @@ EngineName = Annotated[
 
 Target = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option(metavar="SHARE", help="Show what this accuracy costs, such as 0.6: rounds and bytes."),
+    typer.Option(
+        metavar="SCORE",
+        help="Show what this score costs, in rounds and bytes: a share, such as 0.6, or an error in its unit.",
+    ),
 ]
-AccuracyOf = Annotated[
+ScoreOf = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
-        "--of", metavar="WHOSE", help="Whose accuracy reaches the target: own, all (the default) or server."
+        "--of", metavar="WHOSE", help="Whose score reaches the target: own, all (the default) or server."
     ),
 ]
 AsClient = Annotated[

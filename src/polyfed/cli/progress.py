@@ -15,7 +15,7 @@ from rich.text import Text
 from polyfed.errors import visible
 from polyfed.experiments import Job, JobFailure, Snapshot, run_jobs
 from polyfed.report.fitting import distinct, shortened
-from polyfed.report.tables import amount, percent
+from polyfed.report.tables import amount, with_unit
 from polyfed.runs.failures import few_names
 from polyfed.runs.rounds import Run
 from polyfed.runs.signals import stop_signals_call
@@ -32,7 +32,7 @@ LEAST_BAR = 8
 
 
 def follow(run: Run, console: Console) -> None:
-    """Do a run and show its progress: rounds, accuracy, bytes, time left."""
+    """Do a run and show its progress: rounds, scores, bytes, time left."""
     with stopping_after_the_round(run):
         run.open()  # before the bar has a thread: workers are forked here
         status = _StatusLine(run)
@@ -50,7 +50,7 @@ def follow(run: Run, console: Console) -> None:
 
 
 class _RunBar(Progress):
-    """A bar with rounds, and beside it, or in a narrow terminal below, accuracy, bytes and time left.
+    """A bar with rounds, and beside it, or in a narrow terminal below, scores, bytes and time left.
 
     At the end is the step under way, and how many clients have done it: a round may take minutes.
     """
@@ -105,7 +105,7 @@ class _TextOf(ProgressColumn):
 
 
 class _StatusLine:
-    """A run's accuracy, bytes and time left in one line, and when to print it."""
+    """A run's scores, bytes and time left in one line, and when to print it."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -128,9 +128,11 @@ class _StatusLine:
         left = (time.monotonic() - self.started) / max(done, 1) * (run.config.rounds - run.round)
         parts = []
         summary = (run.last or {}).get("summary", {})
+        learnt = run.federation.task
+        measure = "" if learnt.unit == "%" else f"{learnt.measure} "
         for part, title in (("own", "own"), ("whole", "all")):
             if part in summary:
-                parts.append(f"{title} {percent(summary[part]['mean'])} %")
+                parts.append(f"{title} {measure}{with_unit(learnt, summary[part]['mean'])}")
         parts.append(f"{amount(run.ledger.total('up'))} up, {amount(run.ledger.total('down'))} down")
         failures = (run.last or {}).get("failures", ())
         if failures:

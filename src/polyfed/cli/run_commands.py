@@ -99,9 +99,9 @@ def predict(
 ) -> None:
     """Apply a trained model to new data.
 
-    The class of each row and the probability of each class are printed. Data are given as they come; columns are
-    found by their names, and normalised as in training. Where the data have the label column too, the accuracy is
-    printed.
+    The answer for each row is printed: its class and the probability of each class, or a number. Data are given as
+    they come; columns are found by their names, and normalised as in training. Where the data have the label column
+    too, the score is printed.
 
     \b
     polyfed predict polyfed-runs/run --client north new.csv --out predictions.csv

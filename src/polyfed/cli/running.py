@@ -28,6 +28,7 @@ from polyfed.runs.communication import by_setup
 from polyfed.runs.folders import unused_folder
 from polyfed.runs.history import RunRecord, local_run_for, siblings
 from polyfed.runs.rounds import Run
+from polyfed.tasks import Task
 
 CURVES = "curves.png"
 COMPARED = Path("compare.png")
@@ -114,12 +115,12 @@ def compare(
     of: str | None = None,
 ) -> None:
     """Several runs in one table and one figure; with a target, also what it costs to reach it."""
-    cost = read_cost(target, of)
     if wanted is not None and figure:
         from polyfed.report.drawing import check_writable  # noqa: PLC0415
 
         check_writable(wanted)
     comparison = compare_runs(directories)
+    cost = read_cost(target, of, comparison.task)
     show_comparison(comparison)
     print_any(comparison.further_table())
     if cost is not None:
@@ -131,19 +132,19 @@ def compare(
 
 
 class CostQuestion(NamedTuple):
-    """What is to be known of what accuracy costs: to which target, and whose accuracy (None: the default)."""
+    """What is to be known of what a score costs: to which target, and whose score (None: the default)."""
 
     target: float
     of: Whose | None
 
 
-def read_cost(target: str | None, of: str | None) -> CostQuestion | None:
+def read_cost(target: str | None, of: str | None, task: Task) -> CostQuestion | None:
     """What --target and --of ask for; None without them."""
     if target is None:
         if of is not None:
             raise ConfigError(f"--of {of}: give --target too, such as --target 0.6")
         return None
-    return CostQuestion(read_target(target), None if of is None else read_whose(of))
+    return CostQuestion(read_target(target, task), None if of is None else read_whose(of))
 
 
 def show_cost(groups: Mapping[str, Sequence[RunRecord]], cost: CostQuestion) -> None:
@@ -247,14 +248,14 @@ def _draw_run(record: RunRecord) -> Path | None:
 
 def _draw_compared(comparison: Comparison, path: Path, cost: CostQuestion | None) -> Path:
     from polyfed.report.communication_figure import communication_figure  # noqa: PLC0415
-    from polyfed.report.curves import accuracy_curves  # noqa: PLC0415
+    from polyfed.report.curves import score_curves  # noqa: PLC0415
 
     if not comparison.measured:
         raise ConfigError("there is no test data in these runs: nothing to draw")
     if cost is not None:
         found = courses(by_setup(comparison.runs), cost.of or "all")
         return communication_figure(found, cost.target, path)
-    return accuracy_curves({name: [record] for name, record in comparison.by_method().items()}, path)
+    return score_curves({name: [record] for name, record in comparison.by_method().items()}, path)
 
 
 def _free(path: Path) -> Path:

@@ -3,9 +3,9 @@
 OUT/sweep.json            what is swept: the same sweep given again goes on, another one is refused
 OUT/VARIANT/seed-0        a run directory; a variant is called `method=fedavg,training.lr=0.1`
 OUT/results.csv           one line per run
-OUT/results.md            one line per variant, to be put into a page: accuracy, fairness, bytes, seconds
-OUT/curves.png            accuracy over rounds, one line per variant
-OUT/cost.png              accuracy against bytes, one point per variant
+OUT/results.md            one line per variant, to be put into a page: scores, fairness, bytes, seconds
+OUT/curves.png            scores over rounds, one line per variant
+OUT/cost.png              scores against bytes, one point per variant
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ from polyfed.runs import api
 from polyfed.runs.architectures import ModelMaker
 from polyfed.runs.config import RUN_NAME, VARIANTS, RunConfig, read_config, read_content
 from polyfed.runs.folders import RUNS_FOLDER, first_difference
-from polyfed.runs.history import RunRecord
+from polyfed.runs.history import RunRecord, common_task
 from polyfed.runs.keys import flatten, merge, outer_first, parse_assignment
 from polyfed.runs.manifest import data_digest
 from polyfed.runs.setup import set_up
+from polyfed.tasks import Task
 
 logger = logging.getLogger(__name__)
 
@@ -89,14 +90,16 @@ class SweepResult:
     """The finished runs of each variant, one per seed."""
     rows: Sequence[VariantResult]
     failures: Sequence[JobFailure]
+    task: Task
+    """What all of them learn: it says what scores mean."""
 
     def table(self) -> FittedTable:
         """The rows, to be printed by rich."""
-        return sweep_table(self.rows)
+        return sweep_table(self.rows, self.task)
 
     def further_table(self) -> Table | None:
-        """Stages of a round, servers' models and metrics beside accuracy, to be printed by rich; None without any."""
-        return sweep_further(self.rows)
+        """Stages of a round, servers' models and further metrics, to be printed by rich; None without any."""
+        return sweep_further(self.rows, self.task)
 
     def failed_clients(self) -> list[str]:
         """Where clients failed in runs that finished nevertheless, a line for each variant."""
@@ -115,6 +118,8 @@ class SweepPlan:
     variants: Sequence[Variant]
     definition: Mapping[str, Any] = field(repr=False)
     """What is swept, as `sweep.json` keeps it."""
+    task: Task
+    """What all of its runs learn."""
 
     @property
     def jobs(self) -> list[Job]:
@@ -147,7 +152,7 @@ class SweepPlan:
             variant_result(variant.name, variant.values, len(variant.jobs), runs[variant.name])
             for variant in self.variants
         ]
-        return SweepResult(self.path, runs, rows, failures)
+        return SweepResult(self.path, runs, rows, failures, self.task)
 
     def write(self, result: SweepResult) -> list[Path]:
         """Write `results.csv`, `results.md` and, if there is anything to draw, the figures; return their paths."""
@@ -160,17 +165,17 @@ class SweepPlan:
         disk.replace(written[0], results_csv(finished).encode())
         if any(row.last_own or row.last_whole for row in result.rows):
             # Imported only where something is drawn: matplotlib takes half a second of every launch.
-            from polyfed.report.curves import accuracy_curves  # noqa: PLC0415
+            from polyfed.report.curves import score_curves  # noqa: PLC0415
 
             curves = {_label(variant): result.runs[variant.name] for variant in self.variants}
             legend = ", ".join(self.variants[0].values)
-            written.append(accuracy_curves(curves, self.path / "curves.png", legend=legend))
+            written.append(score_curves(curves, self.path / "curves.png", legend=legend))
         if any((row.last_whole or row.last_own) and row.sent for row in result.rows):
-            from polyfed.report.cost_points import accuracy_against_bytes  # noqa: PLC0415
+            from polyfed.report.cost_points import score_against_bytes  # noqa: PLC0415
 
             points = {_label(variant): result.runs[variant.name] for variant in self.variants}
-            written.append(accuracy_against_bytes(points, self.path / "cost.png"))
-        disk.replace(self.path / "results.md", sweep_markdown(result.rows).encode())
+            written.append(score_against_bytes(points, self.path / "cost.png"))
+        disk.replace(self.path / "results.md", sweep_markdown(result.rows, self.task).encode())
         return [*written, self.path / "results.md"]
 
 
@@ -231,16 +236,20 @@ def plan_sweep(
     given = _Given(data, api.by_name(models))
     varied = [key for key in sorted(sets) if len(sets[key]) > 1]
     found: dict[str, tuple[RunConfig, dict[str, str]]] = {}
+    tasks: dict[str, Task] = {}
     named = named_variants(content)
     for variant, combination in itertools.product(named, itertools.product(*sets.values())):
         values = dict(zip(sets, combination, strict=True))
         shown = ({VARIANT: variant} if variant else {}) | {key: values[key] for key in varied}
         name = _name(shown)
-        checked, fingerprint = _checked(named[variant], values, name if shown else "", given, seeds)
+        checked, fingerprint, tasks[name] = _checked(
+            named[variant], values, name if shown else "", given, seeds
+        )
         for other, (known, _) in found.items():
             if known == checked:
                 raise ConfigError(f"{name} is the same run as {other}: leave one out")
         found[f"{name}-{len(found)}" if name in found else name] = checked, shown
+        common_task(tasks)
     folder = Path(out) if out is not None else RUNS_FOLDER / f"{checked.name}-sweep"
     variants = [
         Variant(name, shown, tuple(_jobs(one, folder / name, seeds, given)))
@@ -253,7 +262,9 @@ def plan_sweep(
         **({"data": fingerprint} if data is not None else {}),
         **({"models": sorted(given.models)} if given.models else {}),
     }
-    return SweepPlan(folder, variants, json.loads(json.dumps(definition, default=str)))
+    return SweepPlan(
+        folder, variants, json.loads(json.dumps(definition, default=str)), next(iter(tasks.values()))
+    )
 
 
 def named_variants(content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -296,8 +307,8 @@ def _jobs(config: RunConfig, folder: Path, seeds: int, given: _Given) -> list[Jo
 
 def _checked(
     content: Mapping[str, Any], values: Mapping[str, str], name: str, given: _Given, seeds: int
-) -> tuple[RunConfig, str]:
-    """The config of a combination, with which a federation can be made, and the fingerprint of its data.
+) -> tuple[RunConfig, str, Task]:
+    """The config of a combination, with which a federation can be made, the fingerprint of its data, and its task.
 
     What is given from Python has its place in the config, as in that of a run: it is compared when the sweep goes on.
     Other seeds deal out other rows, which matters only to a method that has a check of its own.
@@ -312,7 +323,7 @@ def _checked(
         raise type(error)(f"{name}: {error}" if name else str(error)) from None
     names = config.models.model_copy(update={"names": federation.config.models.names})
     changes = {"data": federation.config.data, "models": names if given.models else config.models}
-    return config.model_copy(update=changes), data_digest(federation.fingerprints)
+    return config.model_copy(update=changes), data_digest(federation.fingerprints), federation.task
 
 
 # -- names and values ----------------------------------------------------------------------------------------

@@ -187,7 +187,7 @@ class Client(NodeTensors):
         return self._streams[purpose]
 
     def measure(self, stage: str, *, model: nn.Module | None = None, whole: bool = True) -> None:
-        """Record the model's score (its accuracy, say) at this stage of the round.
+        """Record how good the model is, by the task's measure, at this stage of the round.
 
         On the client's own validation and test rows, and on the whole test set unless that is not wanted. It costs
         nothing in rounds that are not evaluated, and on clients beyond as many as are scored.

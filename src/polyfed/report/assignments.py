@@ -9,7 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from polyfed.federation.roster import Names
-from polyfed.report.tables import MOST_CLIENTS, amount
+from polyfed.report.partitions import MOST_CLIENTS
+from polyfed.report.tables import amount
 from polyfed.runs.assignment import Assignment, Group, in_millions, limits_in_words
 
 MOST_GROUPS = 20

@@ -1,4 +1,4 @@
-"""What accuracy cost in several runs: rounds and bytes to a target, beside what FedKEM's Eq. 6 predicts."""
+"""What scores cost in several runs: rounds and bytes to a target, beside what FedKEM's Eq. 6 predicts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from polyfed.federation.message import Kind
 from polyfed.report.fitting import FittedTable, Row
 from polyfed.report.measures import EVERYONES_OWN, WHOLE
 from polyfed.report.sweeps import with_spread
-from polyfed.report.tables import amount, percent, pools_data
+from polyfed.report.tables import amount, pools_data, with_unit
 from polyfed.runs.communication import Point, Reach, best, course, predicted_bytes, reach
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import mean_and_spread
+from polyfed.tasks import Task
 
 Whose = Literal["own", "all", "server"]
 WHOSE: tuple[Whose, ...] = ("own", "all", "server")
@@ -34,10 +35,14 @@ class Course:
     runs: Sequence[RunRecord]
     measure: str
 
+    @property
+    def task(self) -> Task:
+        return self.runs[0].task
+
     @cached_property
     def measured(self) -> list[tuple[RunRecord, list[Point]]]:
         """The runs in which it was measured."""
-        found = [(run, course(run.evaluations, self.measure)) for run in self.runs]
+        found = [(run, course(run.evaluations, self.measure, self.task)) for run in self.runs]
         return [(run, points) for run, points in found if points]
 
     @property
@@ -53,22 +58,27 @@ class Course:
         return kinds <= {Kind.FRAMING} or pools_data(summary)
 
     def reaches(self, target: float) -> list[Reach]:
-        return [found for points in self.points if (found := reach(points, target)) is not None]
+        return [found for points in self.points if (found := reach(points, target, self.task)) is not None]
 
 
-def read_target(text: str) -> float:
-    """`0.6` as a share of right answers."""
+def read_target(text: str, task: Task) -> float:
+    """A score that is to be reached: `0.6` as a share, or an error in its unit."""
     try:
         target = float(text)
     except ValueError:
         target = math.nan
-    if not 0 < target <= 1:
-        raise ConfigError(f"--target {text}: write the accuracy as a share above 0 and up to 1, such as 0.6")
+    if not (0 < target <= task.most and math.isfinite(target)):
+        up_to = "" if math.isinf(task.most) else f" and up to {task.most:g}"
+        unit = f" in {task.shown_unit}" if task.shown_unit and task.unit != "%" else ""
+        kind, example = ("share", "0.6") if task.unit == "%" else ("number", "50")
+        raise ConfigError(
+            f"--target {text}: write the {task.measure} as a {kind}{unit} above 0{up_to}, such as {example}"
+        )
     return target
 
 
 def read_whose(text: str) -> Whose:
-    """Whose accuracy is meant."""
+    """Whose score is meant."""
     for known in WHOSE:
         if text == known:
             return known
@@ -100,31 +110,43 @@ def _courses_of(name: str, runs: Sequence[RunRecord], of: Whose | None) -> Itera
 
 
 def target_table(found: Sequence[Course], target: float) -> FittedTable:
-    """Rounds and bytes to a target accuracy, measured and by Eq. 6; and the best, for runs that never got there."""
+    """Rounds and bytes to a target, measured and by Eq. 6; and the best, for runs that never got there."""
     measured = [each for each in found if each.points]
+    task = measured[0].task
     seeds = any(len(each.points) > 1 for each in measured)
-    goal = f"{percent(target).removesuffix('.0')} %"
+    goal = goal_words(task, target)
+    costly = f"an {task.measure} of {goal}" if task.smaller_is_better else f"{goal} {task.measure}"
+    there = f"there: at or below {goal}; " if task.smaller_is_better else ""
     headings = [
-        "accuracy\nof",
+        f"{task.measure}\nof",
         *(["seeds\nthere"] if seeds else []),
         f"rounds\nto {goal}",
         f"bytes\nto {goal}",
     ]
     return FittedTable(
-        title=f"what {goal} accuracy costs; bytes: up and down, all clients, training alone",
+        title=f"what {costly} costs; bytes: up and down, all clients, training alone",
         names=["run"],
         headings=[*headings, "by\nEq. 6", "best\n(round)"],
         rows=[Row([each.name], _cells_to(each, target, seeds=seeds)) for each in measured],
-        caption="not, >: never reached, so it takes more than the whole run",
+        caption=f"{there}not, >: never reached, so it takes more than the whole run",
     )
 
 
+def goal_words(task: Task, target: float) -> str:
+    """A target with its unit: `60 %`, `62.5 %`, `50 mmHg`."""
+    words = with_unit(task, target)
+    return words.replace(".0 %", " %") if task.unit == "%" else words
+
+
 def whole_table(found: Sequence[Course]) -> FittedTable:
-    """Accuracy and bytes of whole runs, measured and by Eq. 6, and accuracy per megabyte."""
+    """Scores and bytes of whole runs, measured and by Eq. 6; and, of shares, per cent per megabyte."""
+    task = next(each.task for each in found if each.points)
+    unit = f"\nin {task.shown_unit}" if task.shown_unit else ""
+    rate = ["% per\nMB"] if task.unit == "%" else []
     return FittedTable(
         title="and the whole run",
         names=["run"],
-        headings=["accuracy\nof", "rounds", "accuracy\nin %", "bytes", "by\nEq. 6", "% per\nMB"],
+        headings=[f"{task.measure}\nof", "rounds", f"{task.measure}{unit}", "bytes", "by\nEq. 6", *rate],
         rows=[Row([each.name], _cells_of_all(each)) for each in found if each.points],
         caption=f"{EQUATION}; empty where something else travels",
     )
@@ -134,15 +156,15 @@ def _cells_to(each: Course, target: float, *, seeds: bool) -> list[str]:
     reaches = each.reaches(target)
     there = sum(found.reached for found in reaches)
     more = there < len(reaches)
-    tops = [best(points) for points in each.points]
-    accuracy = with_spread(mean_and_spread([top.accuracy for top in tops]))
+    tops = [best(points, each.task) for points in each.points]
+    score = with_spread(mean_and_spread([top.score for top in tops]), each.task)
     return [
         each.words,
         *([f"{there} of {len(reaches)}"] if seeds else []),
         _rounds(reaches),
         _measured(each, [found.bytes for found in reaches], more=more),
         _predicted(each, [found.round for found in reaches], more=more),
-        accuracy if len(tops) > 1 else f"{accuracy} ({tops[0].round})",
+        score if len(tops) > 1 else f"{score} ({tops[0].round})",
     ]
 
 
@@ -152,10 +174,10 @@ def _cells_of_all(each: Course) -> list[str]:
     return [
         each.words,
         str(rounds[0]) if len(set(rounds)) == 1 else f"{min(rounds)}–{max(rounds)}",
-        with_spread(mean_and_spread([end.accuracy for end in ends])),
+        with_spread(mean_and_spread([end.score for end in ends]), each.task),
         _measured(each, [end.bytes for end in ends], more=False),
         _predicted(each, rounds, more=False),
-        "–" if each.is_silent else _per_megabyte(ends),
+        *(["–" if each.is_silent else _per_megabyte(ends)] if each.task.unit == "%" else []),
     ]
 
 
@@ -191,7 +213,7 @@ def _predicted(each: Course, rounds: Sequence[int], *, more: bool) -> str:
 
 
 def _per_megabyte(ends: Sequence[Point]) -> str:
-    mean, _ = mean_and_spread([100 * end.accuracy / (end.bytes / 1e6) for end in ends])
+    mean, _ = mean_and_spread([100 * end.score / (end.bytes / 1e6) for end in ends])
     return f"{mean:,.0f}" if mean >= 100 else f"{mean:.3g}"
 
 

@@ -1,4 +1,4 @@
-"""Accuracy over rounds, and beside it over the megabytes that had travelled, with the target as a line."""
+"""Scores over rounds, and beside them over the megabytes that had travelled, with the target as a line."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from polyfed.report.communication import Course
 from polyfed.report.curves import add_legend, legend_width
-from polyfed.report.drawing import COLOURS, FEW_POINTS, INK, labels, over_rounds, save, style_axes
+from polyfed.report.drawing import COLOURS, FEW_POINTS, INK, labels, over_rounds, plain, save, style_axes
 from polyfed.report.measures import OWN, whole_title
-from polyfed.report.tables import percent
+from polyfed.report.tables import with_unit
 from polyfed.runs.metrics import mean_and_spread
 
 MOST_LINES = 12
@@ -30,33 +30,39 @@ _WIDE_APART = 8.0  # how many times more the dearest run may have sent before th
 
 @dataclass(frozen=True)
 class _Curve:
-    """A setup: mean over seeds at the rounds that all of them have; accuracies in per cent."""
+    """A setup: mean over seeds at the rounds that all of them have; scores in their unit."""
 
     rounds: npt.NDArray[Any]
     megabytes: npt.NDArray[Any] | None
     """None where nothing travels, or all data are in one place."""
     mean: npt.NDArray[Any]
     spread: npt.NDArray[Any] | None
+    smaller_is_better: bool
 
     def first_at(self, goal: float) -> int | None:
-        """The place of the first point at or above a goal."""
-        there = np.flatnonzero(self.mean >= goal)
+        """The place of the first point as good as a goal, or better."""
+        there = np.flatnonzero(self.mean <= goal if self.smaller_is_better else self.mean >= goal)
         return int(there[0]) if len(there) else None
 
 
 def communication_figure(found: Sequence[Course], target: float, path: Path) -> Path:
-    """Draw accuracy over rounds and over megabytes (up and down, all clients), mean over seeds.
+    """Draw scores over rounds and over megabytes (up and down, all clients), mean over seeds.
 
-    The first point of a line at or above the target is marked. Of more than twelve setups the first twelve are drawn.
+    The first point of a line that is as good as the target, or better, is marked. Of more than twelve setups the first
+    twelve are drawn.
     """
     drawn = [each for each in found if each.points][:MOST_LINES]
     names = labels([_name(each, drawn) for each in drawn], _LONGEST_LABEL)
     curves = list(zip(names, map(_curve, drawn), strict=True))
-    figure = Figure(figsize=(8.8 + legend_width([*names, "target 100.0 %"]), 3.9), layout="constrained")
+    task = drawn[0].task
+    about = f"target {plain(with_unit(task, target))}"
+    figure = Figure(
+        figsize=(8.8 + legend_width([*names, about, "target 100.0 %"]), 3.9), layout="constrained"
+    )
     FigureCanvasAgg(figure)
     figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)  # type: ignore[union-attr, call-arg]
     left, right = figure.subplots(1, 2, sharey=True)
-    goal = 100 * target
+    goal = task.in_unit(target)
     for number, (name, curve) in enumerate(curves):
         colour, dashed = COLOURS[number % len(COLOURS)], number >= len(COLOURS)
         _draw(left, curve.rounds, curve, name, colour, goal, dashed=dashed)
@@ -67,24 +73,26 @@ def communication_figure(found: Sequence[Course], target: float, path: Path) -> 
         axes.axhline(goal, color=_FAINT, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     over_rounds(left)
     _over_megabytes(right, [curve for _, curve in curves])
-    left.set_title(f"{_whose(drawn)} in % over rounds", fontsize=9.5, color=INK, loc="left")
+    left.set_title(plain(f"{_whose(drawn)} over rounds"), fontsize=9.5, color=INK, loc="left")
     right.set_title("and over what had travelled", fontsize=9.5, color=INK, loc="left")
     silent = [name for name, curve in curves if curve.megabytes is None]
     if silent:
+        high, side = (0.98, "top") if task.smaller_is_better else (0.02, "baseline")  # where lines begin
         right.text(
-            0.99, 0.02, f"nothing is sent: {', '.join(silent)}", transform=right.transAxes, ha="right",
+            0.99, high, f"nothing is sent: {', '.join(silent)}", transform=right.transAxes, ha="right", va=side,
             fontsize=7.5, color=_FAINT,
         )  # fmt: skip
-    title = f"- -  target {percent(target)} %\n○  first there"
-    add_legend(figure, (right, left), 0, title)
+    add_legend(figure, (right, left), 0, f"- -  {about}\n○  first there")
     return save(figure, path)
 
 
 def _whose(drawn: Sequence[Course]) -> str:
     whole = whole_title(run for each in drawn for run in each.runs)
-    parts = {"own": f"accuracy, {OWN}", "all": f"accuracy, {whole}"}
+    task = drawn[0].task
+    parts = {"own": f", {OWN}", "all": f", {whole}"}
     words = {each.words for each in drawn}
-    return parts.get(words.pop(), "accuracy") if len(words) == 1 else "accuracy"
+    part = parts.get(words.pop(), "") if len(words) == 1 else ""
+    return f"{task.measure}{part} in %" if task.unit == "%" else f"{task.title}{part},"
 
 
 def _name(each: Course, drawn: Sequence[Course]) -> str:
@@ -95,7 +103,7 @@ def _curve(each: Course) -> _Curve:
     by_round = [{point.round: point for point in points} for points in each.points]
     rounds = sorted(set.intersection(*(set(points) for points in by_round)))
     columns = [[points[number] for points in by_round] for number in rounds]
-    over_seeds = [mean_and_spread([100 * point.accuracy for point in column]) for column in columns]
+    over_seeds = [mean_and_spread([each.task.in_unit(point.score) for point in column]) for column in columns]
     sent = np.array([np.mean([point.bytes for point in column]) for column in columns]) / _MEGABYTE
     spreads = [spread for _, spread in over_seeds if spread is not None]
     return _Curve(
@@ -103,6 +111,7 @@ def _curve(each: Course) -> _Curve:
         None if each.is_silent else sent,
         np.array([mean for mean, _ in over_seeds]),
         np.array(spreads) if len(by_round) > 1 else None,
+        each.task.smaller_is_better,
     )
 
 

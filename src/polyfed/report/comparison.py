@@ -13,8 +13,9 @@ from rich.table import Table
 from polyfed.errors import CheckpointError
 from polyfed.report.fitting import FittedTable, Row
 from polyfed.report.measures import whole_title
-from polyfed.report.tables import compare_further, percent, sent_words, signed
-from polyfed.runs.history import RunRecord, local_run_for
+from polyfed.report.tables import compare_further, sent_words, signed
+from polyfed.runs.history import RunRecord, common_task, local_run_for
+from polyfed.tasks import Task
 
 GAIN_RULE = "a gain is over a local run of the same data, models, seed and number of rounds"
 
@@ -28,6 +29,11 @@ class Comparison:
 
     runs: Mapping[str, RunRecord]
     unfinished: Mapping[str, RunRecord]
+
+    @cached_property
+    def task(self) -> Task:
+        """What all of them have learnt."""
+        return common_task({name: record.task for name, record in self.runs.items()})
 
     @cached_property
     def lengths(self) -> set[int]:
@@ -45,21 +51,24 @@ class Comparison:
 
     @property
     def measured(self) -> bool:
-        """Whether there is any accuracy to show."""
+        """Whether there is any score to show."""
         return any({"own", "whole"} & record.summary["last"].keys() for record in self.runs.values())
 
     def table(self) -> FittedTable:
-        """One row per run: accuracy on a client's own test data and on the whole test set, gain, and cost."""
+        """One row per run: the score on a client's own test data and on the whole test set, gain, and cost."""
         headings = ["rounds"] if len(self.lengths) > 1 else []
         headings += ["own\nmean", "own\nworst", "own\nspread", *(["all\nmean"] if self._whole else [])]
         headings += ["gain\nown", *(["gain\nall"] if self._whole else [])]
         headings += ["sent per\nclient", "own, chosen\n(round)", "seconds"]
         return FittedTable(
-            title="accuracy in % at the last round; own: a client's own test data"
+            title=f"{self.task.title} at the last round; own: a client's own test data"
             + (f", all: {self._whole}" if self._whole else ""),
             names=["run"],
             headings=headings,
             rows=[Row([name], self._cells(record)) for name, record in self.runs.items()],
+            caption="smaller is better; a gain is by how much less it is than in a local run"
+            if self.task.smaller_is_better
+            else "",
         )
 
     @cached_property
@@ -68,8 +77,8 @@ class Comparison:
         return whole_title(self.runs.values())
 
     def further_table(self) -> Table | None:
-        """Stages of a round, servers' models and metrics beside accuracy; None without any."""
-        return compare_further(self.runs)
+        """Stages of a round, servers' models and further metrics; None without any."""
+        return compare_further(self.runs, self.task)
 
     def _cells(self, record: RunRecord) -> list[str]:
         summary = record.summary
@@ -79,14 +88,14 @@ class Comparison:
         gain = record.gain_over(local) if local is not None and local is not record else {}
         return [
             *([str(summary["rounds"])] if len(self.lengths) > 1 else []),
-            percent(own.get("mean")),
-            percent(own.get("worst")),
-            percent(own.get("spread")),
-            *([percent(whole.get("mean"))] if self._whole else []),
-            signed(gain.get("own")),
-            *([signed(gain.get("whole"))] if self._whole else []),
+            self.task.shown(own.get("mean")),
+            self.task.shown(own.get("worst")),
+            self.task.shown(own.get("spread")),
+            *([self.task.shown(whole.get("mean"))] if self._whole else []),
+            signed(gain.get("own"), self.task),
+            *([signed(gain.get("whole"), self.task)] if self._whole else []),
             sent_words(summary),
-            f"{percent(chosen.get('own', {}).get('mean'))} ({chosen['round']})" if chosen else "–",
+            f"{self.task.shown(chosen.get('own', {}).get('mean'))} ({chosen['round']})" if chosen else "–",
             f"{summary['seconds']:.1f}",
         ]
 
@@ -111,7 +120,7 @@ class Comparison:
         if len(self.lengths) == 1:
             return []
         return [
-            "the runs have different numbers of rounds: each accuracy is that of the run's own last round"
+            f"the runs have different numbers of rounds: each {self.task.measure} is that of the run's own last round"
         ]
 
     def _stopped(self) -> list[str]:
@@ -138,7 +147,8 @@ class Comparison:
 
 
 def compare_runs(paths: Iterable[Path]) -> Comparison:
-    """What these run directories hold, side by side. At least one of them must have finished; none may be damaged."""
+    """What these run directories hold, side by side. They must be
+    of one task, at least one must have finished, and none may be damaged."""
     records = {path.resolve(): RunRecord(path) for path in paths}
     named = dict(zip(_told_apart(list(records)), records.values(), strict=True))
     finished = {name: record for name, record in named.items() if record.finished}
@@ -150,7 +160,9 @@ def compare_runs(paths: Iterable[Path]) -> Comparison:
         )
     for record in finished.values():
         record.verify()
-    return Comparison(finished, {name: record for name, record in named.items() if not record.finished})
+    found = Comparison(finished, {name: record for name, record in named.items() if not record.finished})
+    _ = found.task  # refused here, where runs are not of one task
+    return found
 
 
 def _told_apart(paths: list[Path]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Accuracy against bytes, one point per variant. As in `figures`: no pyplot, no window, no global state."""
+"""Scores against bytes, one point per variant. As in `figures`: no pyplot, no window, no global state."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from polyfed.federation.message import Kind
-from polyfed.report.drawing import COLOURS, INK, labels, save, spaced, style_axes
+from polyfed.report.drawing import COLOURS, INK, labels, plain, save, spaced, style_axes
 from polyfed.report.measures import OWN, whole_title
 from polyfed.report.tables import amount, pools_data
-from polyfed.runs.history import RunRecord
+from polyfed.runs.history import RunRecord, common_task
 from polyfed.runs.metrics import SERVER_MODEL, mean_and_spread, received_per_client, sent_per_client
+from polyfed.tasks import Task
 
 _BOUND = "#8a8a8a"
 _LONGEST_LABEL = 28
@@ -31,38 +32,40 @@ _EDGE, _BESIDE = (
     0.22,
 )  # decades from the last point of a column to where leaders bend, and on to the names
 _COLUMN = 0.4  # decades: points with smaller gaps have their names below each other
-_MARGIN = 3.0  # per cent of accuracy above and below
+_MARGIN = 3.0  # per cent above and below, of scores that are shares
+_LEAST_SHARE = 0.08  # of what is drawn, above and below, of other scores
 
 
 @dataclass(frozen=True)
 class _Point:
-    """A variant: bytes that a client sent and was sent, and accuracy in per cent, over seeds."""
+    """A variant: bytes that a client sent and was sent, and a score in its unit, over seeds."""
 
     name: str
     size: float
-    accuracy: float
+    score: float
     spread: float
     weights: bool
     """Whether weights or gradients left the clients."""
     bound: bool
     """Whether nothing travels, or all data do: a level to compare with."""
     server: bool = False
-    """Whether it is the server's own model whose accuracy this is, not the clients'."""
+    """Whether it is the server's own model whose score this is, not the clients'."""
 
 
-def accuracy_against_bytes(variants: Mapping[str, Sequence[RunRecord]], path: Path | str) -> Path:
-    """Draw accuracy (mean over clients and seeds) against the bytes of a client, up and down.
+def score_against_bytes(variants: Mapping[str, Sequence[RunRecord]], path: Path | str) -> Path:
+    """Draw scores (mean over clients and seeds) against the bytes of a client, up and down.
 
     On the whole test set; where no run has one, on the clients' own test data.
 
     Where the server has a model of its own, what that reaches is a ring.
 
-    variants: finished runs by label, one per seed. Those whose clients have other models get a panel of their own,
-        unless that were more than two. Where nothing travels, or all data do, accuracy is a dashed line.
+    variants: finished runs of one task by label, one per seed. Those whose clients have other models get a panel of
+        their own, unless that were more than two. Where nothing travels, or all data do, the score is a dashed line.
     path: where to write; the ending (.png, .svg, .pdf) chooses the format.
     """
     shown = dict(zip(labels(list(variants), _LONGEST_LABEL), variants.values(), strict=True))
     records = [run for runs in shown.values() for run in runs]
+    task = common_task({str(run.path): run.task for run in records})
     part = "whole" if any("whole" in run.summary["last"] for run in records) else "own"
     panels = _panels({name: runs for name, runs in shown.items() if runs and part in runs[0].summary["last"]})
     points = {
@@ -70,22 +73,21 @@ def accuracy_against_bytes(variants: Mapping[str, Sequence[RunRecord]], path: Pa
         for title, panel in panels.items()
     }
     if not any(not point.bound for panel in points.values() for point in panel):
-        raise ValueError("no run has an accuracy and bytes to draw")
+        raise ValueError("no run has a score and bytes to draw")
     height = _height(max(map(len, points.values())))
     figure = Figure(figsize=(1.0 + 5.2 * len(points), height), layout="constrained")
     FigureCanvasAgg(figure)
     figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)  # type: ignore[union-attr, call-arg]
     all_axes = np.ravel(figure.subplots(1, len(points), squeeze=False, sharey=True, sharex=True))
     drawn = [point for panel in points.values() for point in panel]
-    low = min(point.accuracy - point.spread for point in drawn) - _MARGIN
-    high = max(point.accuracy + point.spread for point in drawn) + _MARGIN
+    low, high = _range(drawn, task)
     apart = _LINE / (height - _AROUND) * (high - low)
     _scale_bytes(all_axes[0], [point.size for point in drawn if not point.bound])
     for axes, (title, panel) in zip(all_axes, points.items(), strict=True):
         _draw_panel(axes, panel, low, high, apart)
         axes.set_title(f"clients' models: {title}" if title else "", fontsize=9.5, color=INK, loc="left")
     all_axes[0].set_ylabel(
-        f"accuracy in %, {whole_title(records) or OWN};\nof clients, their mean", fontsize=9, color=INK
+        f"{plain(task.title)}, {whole_title(records) or OWN};\nof clients, their mean", fontsize=9, color=INK
     )
     handles = {
         text: mark for axes in all_axes for mark, text in zip(*axes.get_legend_handles_labels(), strict=True)
@@ -100,6 +102,14 @@ def accuracy_against_bytes(variants: Mapping[str, Sequence[RunRecord]], path: Pa
         labelcolor=INK,
     )
     return save(figure, Path(path))
+
+
+def _range(points: Sequence[_Point], task: Task) -> tuple[float, float]:
+    """What the axis of scores is from and to."""
+    low = min(point.score - point.spread for point in points)
+    high = max(point.score + point.spread for point in points)
+    margin = _MARGIN if task.unit == "%" else _LEAST_SHARE * ((high - low) or abs(high) or 1.0)
+    return low - margin, high + margin
 
 
 def _panels(variants: Mapping[str, Sequence[RunRecord]]) -> dict[str, dict[str, Sequence[RunRecord]]]:
@@ -126,8 +136,8 @@ def _points(name: str, runs: Sequence[RunRecord], part: str) -> list[_Point]:
     weights = bool({Kind.WEIGHTS, Kind.GRADIENTS} & set(summaries[0]["bytes"]["up"]))
     bound = not size or pools_data(summaries[0])
 
-    def point(name: str, accuracies: Sequence[float], *, server: bool) -> _Point:
-        mean, spread = mean_and_spread([100 * accuracy for accuracy in accuracies])
+    def point(name: str, scores: Sequence[float], *, server: bool) -> _Point:
+        mean, spread = mean_and_spread([runs[0].task.in_unit(score) for score in scores])
         return _Point(name, size, mean, spread or 0.0, weights, bound, server)
 
     clients = point(name, [summary["last"][part]["mean"] for summary in summaries], server=False)
@@ -155,7 +165,7 @@ def _draw_panel(axes: Axes, points: Sequence[_Point], low: float, high: float, a
         if some:
             axes.errorbar(
                 [point.size for point in some],
-                [point.accuracy for point in some],
+                [point.score for point in some],
                 [point.spread for point in some],
                 fmt="o",
                 markersize=4.5,
@@ -169,9 +179,7 @@ def _draw_panel(axes: Axes, points: Sequence[_Point], low: float, high: float, a
     bounds = [point for point in points if point.bound]
     for number, point in enumerate(bounds):
         label = None if number else "nothing travels, or all data do"
-        axes.axhline(
-            point.accuracy, color=_BOUND, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1, label=label
-        )
+        axes.axhline(point.score, color=_BOUND, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1, label=label)
     _name_points(axes, points, low, high, apart)
 
 
@@ -206,16 +214,16 @@ def _name_points(axes: Axes, points: Sequence[_Point], low: float, high: float, 
     for column in columns:
         edge = max(point.size for point in column) * 10**_EDGE
         at = edge * 10**_BESIDE
-        ordered = sorted(column, key=lambda point: -point.accuracy)
-        places = spaced([point.accuracy for point in ordered], apart, low + apart / 2, high - apart / 2)
+        ordered = sorted(column, key=lambda point: -point.score)
+        places = spaced([point.score for point in ordered], apart, low + apart / 2, high - apart / 2)
         for point, place in zip(ordered, places, strict=True):
             colour = _colour(point.weights)
-            heights = [point.accuracy, point.accuracy, place]
+            heights = [point.score, point.score, place]
             axes.plot([point.size, edge, at], heights, color=colour, linewidth=0.5, zorder=2)
             text = axes.text(at * 1.03, place, point.name, fontsize=7.5, color=colour, va="center", zorder=4)
             text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.3, "alpha": 0.8})
-    bounds = sorted((point for point in points if point.bound), key=lambda point: -point.accuracy)
-    places = spaced([point.accuracy for point in bounds], apart, low, high - apart)
+    bounds = sorted((point for point in points if point.bound), key=lambda point: -point.score)
+    places = spaced([point.score for point in bounds], apart, low, high - apart)
     for point, place in zip(bounds, places, strict=True):
         axes.annotate(
             point.name,

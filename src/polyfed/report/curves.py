@@ -1,7 +1,8 @@
-"""Accuracy over rounds, one line per variant or run. As in `figures`: no pyplot, no window, no global state."""
+"""Scores over rounds, one line per variant or run. As in `figures`: no pyplot, no window, no global state."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from polyfed.report.drawing import COLOURS, FEW_POINTS, INK, labels, over_rounds, save, style_axes
+from polyfed.report.drawing import COLOURS, FEW_POINTS, INK, labels, over_rounds, plain, save, style_axes
 from polyfed.report.measures import OWN, whole_title
-from polyfed.runs.history import RunRecord
+from polyfed.runs.history import RunRecord, common_task
 from polyfed.runs.metrics import mean_and_spread
+from polyfed.tasks import Task
 
 MOST_LINES = 12
 PANELS = ("own", "whole")
@@ -27,22 +29,22 @@ _LONGEST_LABEL = 44
 
 @dataclass(frozen=True)
 class _Line:
-    """One variant in one panel, in per cent."""
+    """One variant in one panel, in the unit of scores."""
 
     rounds: npt.NDArray[Any]
     mean: npt.NDArray[Any]
     spread: npt.NDArray[Any] | None
 
 
-def accuracy_curves(
+def score_curves(
     variants: Mapping[str, Sequence[RunRecord]],
     path: Path | str,
     legend: str | None = None,
 ) -> Path:
-    """Draw accuracy (mean over clients and seeds) over rounds; the band is the standard deviation over seeds.
+    """Draw scores (mean over clients and seeds) over rounds; the band is the standard deviation over seeds.
 
-    variants: finished runs by label, one per seed. Of more than twelve, those that are best on validation at the last
-        round are in colour, the others grey.
+    variants: finished runs of one task by label, one per seed. Of more than twelve, those that are best on validation
+        at the last round are in colour, the others grey.
     legend: the title of the legend.
     path: where to write; the ending (.png, .svg, .pdf) chooses the format.
     """
@@ -54,7 +56,8 @@ def accuracy_curves(
     panels = {part: lines for part, lines in panels.items() if lines}
     if not panels:
         raise ValueError("no run has an evaluation to draw")
-    shown = _worth_a_colour({label: runs for label, runs in variants.items() if runs})
+    task = common_task({str(run.path): run.task for runs in variants.values() for run in runs})
+    shown = _worth_a_colour({label: runs for label, runs in variants.items() if runs}, task)
     figure = Figure(
         figsize=(0.4 + 4.1 * len(panels) + legend_width([*shown, legend or ""]), 3.7), layout="constrained"
     )
@@ -65,7 +68,7 @@ def accuracy_curves(
         _draw_panel(axes, lines, shown)
         title = OWN if part == "own" else whole_title(run for runs in variants.values() for run in runs)
         axes.set_title(title, fontsize=9.5, color=INK, loc="left")
-    all_axes[0].set_ylabel("accuracy in %", fontsize=9, color=INK)
+    all_axes[0].set_ylabel(plain(task.title), fontsize=9, color=INK)
     add_legend(figure, all_axes, len(variants) - len(shown), legend)
     return save(figure, Path(path))
 
@@ -79,19 +82,22 @@ def _line(runs: Sequence[RunRecord], part: str) -> _Line | None:
     rounds = sorted(set.intersection(*(set(values) for values in found))) if found else []
     if not rounds:
         return None
-    points = [mean_and_spread([100 * values[number] for values in found]) for number in rounds]
+    in_unit = runs[0].task.in_unit
+    points = [mean_and_spread([in_unit(values[number]) for values in found]) for number in rounds]
     means, spreads = zip(*points, strict=True)
     return _Line(np.array(rounds), np.array(means), None if spreads[0] is None else np.array(spreads))
 
 
-def _worth_a_colour(variants: Mapping[str, Sequence[RunRecord]]) -> list[str]:
+def _worth_a_colour(variants: Mapping[str, Sequence[RunRecord]], task: Task) -> list[str]:
     """The labels that are drawn in colour, in the order given; never chosen on test data."""
 
+    nothing = math.inf if task.smaller_is_better else 0.0
+
     def validation(label: str) -> float:
-        last = [run.summary["last"].get("validation", 0.0) for run in variants[label]]
+        last = [run.summary["last"].get("validation", nothing) for run in variants[label]]
         return float(np.mean(last))
 
-    best = set(sorted(variants, key=validation, reverse=True)[:MOST_LINES])
+    best = set(sorted(variants, key=validation, reverse=not task.smaller_is_better)[:MOST_LINES])
     return [label for label in variants if label in best]
 
 

@@ -15,12 +15,14 @@ from typing import Any, Literal
 from pydantic import BaseModel
 from rich.text import Text
 
-from polyfed import data, models
+from polyfed import data, models, tasks
 from polyfed.federation.declaration import Need
 from polyfed.federation.fields import LOCAL_LOSS, field_of
 from polyfed.federation.method import Method, find
-from polyfed.report.tables import amount, mixed_models
+from polyfed.learn import Training
+from polyfed.report.tables import amount, measure_words, mixed_models
 from polyfed.runs.config import read_config
+from polyfed.runs.needs import methods_for
 from polyfed.schema import Setting, settings_of
 
 WIDEST = 100  # of prose; longer lines are hard to read
@@ -81,7 +83,9 @@ class Page:
         known = [(name, value) for name, value in pairs if value]
         column = INDENT + 2 + max(len(name) for name, _ in known)
         for name, value in known:
-            first, *further = textwrap.wrap(value, self.width - column, break_long_words=False)
+            first, *further = textwrap.wrap(
+                value, self.width - column, break_long_words=False, break_on_hyphens=False
+            )
             self.text.append(f"{' ' * INDENT}{name}".ljust(column) + first + "\n")
             for line in further:
                 self.text.append(" " * column + line + "\n")
@@ -152,6 +156,31 @@ def method_details(name: str, width: int, overrides: Sequence[str] = ()) -> Text
     return page.text
 
 
+def task_details(name: str, width: int) -> Text:
+    """What a task is, by what it is measured, which methods make sense for it, and all that can be set."""
+    kind = tasks.find(name)
+    task = read_config({"task": name}).make_task()
+    page = Page(width)
+    page.heading(f"{name}: {kind.summary}")
+    page.docstring(inspect.getdoc(kind))
+    page.text.append("\n")
+    page.facts(
+        [
+            ("measure", measure_words(kind)),
+            ("methods", ", ".join(methods_for(task, Training()))),
+            ("in a run file", f"task: {name}"),
+        ]
+    )
+    settings = settings_of(kind)
+    if settings:
+        page.heading(f"Settings, such as `task: {{name: {name}, {_example(settings[0])}}}`")
+        page.settings(settings)
+        page.groups(settings)
+    else:
+        page.heading("It has no settings")
+    return page.text
+
+
 def _declared_facts(method: Method) -> Iterable[tuple[str, str]]:
     """A method's whole declaration in plain words: what somebody is shown who is asked to take part."""
     said = method.declared
@@ -185,8 +214,8 @@ def _measures(method: Method) -> str:
     stages, notes = method.declared.stages, (LOCAL_LOSS, *method.declared.notes)
     where = f"at the {_plural('stage', stages)} {', '.join(stages)} and " if stages else ""
     return (
-        f"leave a client too: counts of right answers, {where}at the end of a round; the metrics that"
-        f" evaluate.metrics asks for; the {_plural('number', notes)} {', '.join(notes)}"
+        f"leave a client too: sums of scores (of classes: counts of right answers), {where}at the end of a round;"
+        f" the metrics that evaluate.metrics asks for; the {_plural('number', notes)} {', '.join(notes)}"
     )
 
 

@@ -29,13 +29,15 @@ def bubble_chart(
     path: Path | str,
     title: str | None = None,
     client_names: Sequence[str] | None = None,
+    rows_are: str = "class",
 ) -> Path:
-    """Draw who holds what: clients along x, classes along y, a bubble's area is its number of samples.
+    """Draw who holds what: clients along x, classes (or groups) along y, a bubble's area is its number of samples.
 
     counts: clients × classes, as `Partition.class_counts` gives them. Of more than 100 clients the first
         100 are shown, and the figure says so.
     path: where to write; the ending (.png, .svg, .pdf) chooses the format.
     client_names: written along x, where they are given; numbers otherwise.
+    rows_are: what stands along y.
     """
     table = np.asarray(counts)
     if table.ndim != 2 or table.shape[1] != len(class_names) or table.size == 0:
@@ -71,7 +73,7 @@ def bubble_chart(
         side.set_visible(False)
     note = f"client (the first {clients} of {len(table)})" if len(table) > clients else "client"
     axes.set_xlabel(note, fontsize=9, color=_INK)
-    axes.set_ylabel("class", fontsize=9, color=_INK)
+    axes.set_ylabel(rows_are, fontsize=9, color=_INK)
     if title:
         figure.suptitle(
             plain(title), x=left / width, y=1 - 0.12 / height, ha="left", va="top", fontsize=10, color=_INK

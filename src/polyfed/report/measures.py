@@ -1,4 +1,4 @@
-"""What a run measured beside the accuracy of its result: stages of a round, the server's models, other metrics."""
+"""What a run measured beside the score of its result: stages of a round, the server's models, other metrics."""
 
 from __future__ import annotations
 
@@ -53,32 +53,32 @@ class Measure:
 
 
 def further_measures(record: RunRecord, when: ReportedRound) -> dict[Measure, float | None]:
-    """Everything but the accuracy of the result, mean over clients, as shares; None where a metric has no value.
+    """Everything but the score of the result, mean over clients; None where a metric has no value.
 
     What was measured before the first round is the same at every round.
     """
     return {
-        **dict(_accuracies(record, record.preparation)),
-        **dict(_accuracies(record, record.summary[when] or {})),
+        **dict(_scores(record, record.preparation)),
+        **dict(_scores(record, record.summary[when] or {})),
         **dict(_clients_metrics(record, record.summary[when] or {}, "mean")),
         **dict(_server_metrics(record, record.summary[when] or {})),
     }
 
 
 def stages_on_whole(record: RunRecord, when: ReportedRound) -> dict[str, float]:
-    """The stages of a round in their order, with the clients' mean accuracy on the whole test set."""
+    """The stages of a round in their order, with the clients' mean score on the whole test set."""
     stages = (record.summary[when] or {}).get("stages", {})
     return {stage: scores["whole"]["mean"] for stage, scores in stages.items() if "whole" in scores}
 
 
 def worst_metrics(record: RunRecord, when: ReportedRound) -> dict[Measure, float | None]:
-    """The clients' metrics beside accuracy, each of the client for which it is worst."""
+    """The clients' further metrics, each of the client for which it is worst."""
     return dict(_clients_metrics(record, record.summary[when] or {}, "worst"))
 
 
-def _accuracies(record: RunRecord, found: Mapping[str, Any]) -> Iterator[tuple[Measure, float]]:
-    for stage, accuracy in found.get("server", {}).items():
-        yield Measure(f"server.{stage}", f"{stage} (server), {server_title(record)}"), accuracy
+def _scores(record: RunRecord, found: Mapping[str, Any]) -> Iterator[tuple[Measure, float]]:
+    for stage, score in found.get("server", {}).items():
+        yield Measure(f"server.{stage}", f"{stage} (server), {server_title(record)}"), score
     for stage, scores in found.get("stages", {}).items():
         for part, title in part_titles(record).items():
             if part in scores:

@@ -1,4 +1,4 @@
-"""One run as a figure: accuracy over rounds, and what each client has got in the end."""
+"""One run as a figure: scores over rounds, and what each client has got in the end."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _LONGEST_NAME = 24
 _BAND = 0.12
 
 Points = dict[int, float]
-"""Accuracy in per cent by round."""
+"""Scores in their unit by round."""
 
 
 def run_figure(record: RunRecord, path: Path | str) -> Path | None:
-    """Draw a finished run: accuracy over rounds, with stages and the server's models where they were measured, and the
+    """Draw a finished run: scores over rounds, with stages and the server's models where they were measured, and the
     clients of the last round if these are at most thirty. None where nothing was measured.
 
     path: where to write; the ending (.png, .svg, .pdf) chooses the format.
@@ -59,10 +59,11 @@ def run_figure(record: RunRecord, path: Path | str) -> Path | None:
 def _lines(record: RunRecord) -> dict[str, Points]:
     """What was measured over the rounds: on own and whole test sets, at stages, of the server's models."""
     found: dict[str, Points] = {}
+    task = record.task
 
-    def note(label: str, number: int, share: float | None) -> None:
-        if share is not None:
-            found.setdefault(label, {})[number] = 100 * share
+    def note(label: str, number: int, score: float | None) -> None:
+        if score is not None:
+            found.setdefault(label, {})[number] = task.in_unit(score)
 
     evaluations, parts = record.evaluations, part_titles(record)
     part, on = list(parts.items())[-1]  # of stages: what says most
@@ -76,9 +77,9 @@ def _lines(record: RunRecord) -> dict[str, Points]:
                 line["round"],
                 scores.get(part, {}).get("mean"),
             )
-        for stage, share in line.get("server", {}).items():
+        for stage, score in line.get("server", {}).items():
             title = f"{plain(shortened(stage, _LONGEST_NAME))} (server), {server_title(record)}"
-            note(title, line["round"], share)
+            note(title, line["round"], score)
     # A stage after which models do not change any more is the result itself.
     result = found.get(on)
     return {label: points for label, points in found.items() if label in parts.values() or points != result}
@@ -103,14 +104,14 @@ def _draw_lines(axes: Axes, lines: Mapping[str, Points], record: RunRecord) -> N
     _shade_clients(axes, record, COLOURS[0])
     style_axes(axes)
     over_rounds(axes)
-    axes.set_title("accuracy in %, mean over clients", fontsize=9.5, color=INK, loc="left")
+    axes.set_title(f"{plain(record.task.title)}, mean over clients", fontsize=9.5, color=INK, loc="left")
 
 
 def _shade_clients(axes: Axes, record: RunRecord, colour: str) -> None:
     """From the worst client to the best, on own test data."""
     spans = {line["round"]: line["summary"]["own"] for line in record.evaluations if "own" in line["summary"]}
     if len(spans) > 1:
-        low, high = ([100 * span[end] for span in spans.values()] for end in ("worst", "best"))
+        low, high = ([record.task.in_unit(span[end]) for span in spans.values()] for end in ("worst", "best"))
         axes.fill_between(
             list(spans),
             low,
@@ -127,11 +128,11 @@ def _draw_clients(axes: Axes, clients: Mapping[str, Mapping[str, Any]], number: 
     """A dot per client and test set, the clients below each other in their order."""
     for place, (part, colour) in enumerate(zip(("own", "whole"), COLOURS, strict=False)):
         rows = [row for row, score in enumerate(clients.values()) if part in score]
-        shares = [100 * task.value(score[part]) for score in clients.values() if part in score]
-        axes.scatter(shares, rows, s=26 if place == 0 else 16, color=colour, linewidths=0, zorder=3 + place)
+        scores = [task.in_unit(task.value(score[part])) for score in clients.values() if part in score]
+        axes.scatter(scores, rows, s=26 if place == 0 else 16, color=colour, linewidths=0, zorder=3 + place)
     style_axes(axes)
     axes.set_yticks(range(len(clients)), labels(list(clients), _LONGEST_NAME))
     axes.set_ylim(len(clients) - 0.5, -0.5)
     axes.margins(x=0.06)
     axes.set_title(f"each client, round {number}", fontsize=9.5, color=INK, loc="left")
-    axes.set_xlabel("accuracy in %", fontsize=9, color=INK)
+    axes.set_xlabel(plain(task.title), fontsize=9, color=INK)

@@ -26,6 +26,7 @@ from polyfed.report.details import needs_words
 from polyfed.report.tables import leaves_words
 from polyfed.runs.config import settings_of
 from polyfed.runs.keys import parse_assignment
+from polyfed.tasks import Task, lacking
 from polyfed.yaml_files import parse_yaml
 
 
@@ -38,9 +39,11 @@ class Wishes:
     """Neither weights nor gradients leave a client: both tell much about its data, and about its model."""
     no_server: bool = False
     different_models: bool = False
+    task: Task | None = None
+    """What is to be learnt."""
 
     def __bool__(self) -> bool:
-        return self.no_public_data or self.no_weights or self.no_server or self.different_models
+        return self != Wishes()
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,9 @@ def _obstacles(method: Method, wishes: Wishes) -> Iterator[Obstacle]:
             yield Obstacle(f"{' and '.join(sent)} leave a client")
     if wishes.no_server and method.declared.server:
         yield Obstacle("needs a server")
+    lacks = lacking(wishes.task, method.declared.tasks) if wishes.task is not None else None
+    if lacks is not None:
+        yield Obstacle(f"needs {lacks}", method.declared.tasks[lacks])
     if wishes.different_models and Need.COMMON_ARCHITECTURE in needs:
         yield Obstacle(Need.COMMON_ARCHITECTURE.value, needs[Need.COMMON_ARCHITECTURE])
 

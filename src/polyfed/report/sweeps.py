@@ -13,7 +13,7 @@ from rich.table import Table
 
 from polyfed.report.fitting import FittedTable, Row
 from polyfed.report.measures import Measure, further_measures, whole_title
-from polyfed.report.tables import amount, further_table, percent
+from polyfed.report.tables import amount, further_table
 from polyfed.runs.failures import failures_in_a_line
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import (
@@ -24,11 +24,12 @@ from polyfed.runs.metrics import (
     received_per_client,
     sent_per_client,
 )
+from polyfed.tasks import CLASSIFICATION, Task
 
 MeanAndSpread = tuple[float, float | None]
 Part = Literal["own", "whole"]
 
-ACCURACIES: tuple[tuple[ReportedRound, Part], ...] = (
+SCORES: tuple[tuple[ReportedRound, Part], ...] = (
     ("last", "own"),
     ("last", "whole"),
     ("chosen", "own"),
@@ -40,7 +41,7 @@ ACCURACIES: tuple[tuple[ReportedRound, Part], ...] = (
 class VariantResult:
     """What a variant reached over its seeds.
 
-    Accuracies are mean and spread over seeds, as shares from 0 to 1; None where nothing was measured.
+    Scores are mean and spread over seeds, shares from 0 to 1 or errors in their unit; None where nothing was measured.
     """
 
     variant: str
@@ -54,9 +55,9 @@ class VariantResult:
     chosen_own: MeanAndSpread | None
     chosen_whole: MeanAndSpread | None
     worst: MeanAndSpread | None
-    """The accuracy of the client that is worst off on its own test data, at the last round."""
+    """The score of the client that is worst off on its own test data, at the last round."""
     unevenness: MeanAndSpread | None
-    """The standard deviation over clients of the accuracy on their own test data, at the last round."""
+    """The standard deviation over clients of the score on their own test data, at the last round."""
     sent: float | None
     """Bytes that a client sent, mean over seeds."""
     received: float | None
@@ -66,7 +67,7 @@ class VariantResult:
     whole: str = ""
     """What the whole test set is; nothing where there is none."""
     further: Mapping[ReportedRound, Mapping[Measure, MeanAndSpread | None]] = field(default_factory=dict)
-    """Stages of a round, the server's models and metrics beside accuracy, mean and spread over seeds."""
+    """Stages of a round, the server's models and further metrics, mean and spread over seeds."""
 
 
 def variant_result(
@@ -74,18 +75,18 @@ def variant_result(
 ) -> VariantResult:
     """What a variant reached, from its finished runs."""
     summaries = [run.summary for run in runs]
-    accuracies = {
-        f"{when}_{part}": _over_seeds(summaries, partial(accuracy_at, when=when, part=part))
-        for when, part in ACCURACIES
+    scores = {
+        f"{when}_{part}": _over_seeds(summaries, partial(score_at, when=when, part=part))
+        for when, part in SCORES
     }
     return VariantResult(
         variant,
         values,
         len(runs),
         seeds,
-        **accuracies,
-        worst=_over_seeds(summaries, lambda summary: accuracy_at(summary, "last", "own", "worst")),
-        unevenness=_over_seeds(summaries, lambda summary: accuracy_at(summary, "last", "own", "spread")),
+        **scores,
+        worst=_over_seeds(summaries, lambda summary: score_at(summary, "last", "own", "worst")),
+        unevenness=_over_seeds(summaries, lambda summary: score_at(summary, "last", "own", "spread")),
         sent=_mean(map(sent_per_client, summaries)),
         received=_mean(map(received_per_client, summaries)),
         seconds=_mean(float(summary["seconds"]) for summary in summaries),
@@ -117,28 +118,26 @@ def _mean(values: Iterable[float]) -> float | None:
     return mean_and_spread(found)[0] if found else None
 
 
-def accuracy_at(
-    summary: Mapping[str, Any], when: ReportedRound, part: Part, what: str = "mean"
-) -> float | None:
-    """A run's accuracy over clients (mean, worst, best, spread), at the last round or the one chosen on validation."""
+def score_at(summary: Mapping[str, Any], when: ReportedRound, part: Part, what: str = "mean") -> float | None:
+    """A run's score over clients (mean, worst, best, spread), at the last round or the one chosen on validation."""
     found = ((summary[when] or {}).get(part) or {}).get(what)
     return None if found is None else float(found)
 
 
-def with_spread(value: MeanAndSpread | None) -> str:
-    """`81.2 ± 0.9`, in per cent; with one seed, the number alone."""
+def with_spread(value: MeanAndSpread | None, task: Task) -> str:
+    """`81.2 ± 0.9`, in the unit of scores; with one seed, the number alone."""
     if value is None:
         return "–"
     mean, spread = value
-    return percent(mean) if spread is None else f"{percent(mean)} ± {percent(spread)}"
+    return task.shown(mean) if spread is None else f"{task.shown(mean)} ± {task.shown(spread)}"
 
 
-def sweep_table(rows: Sequence[VariantResult]) -> FittedTable:
+def sweep_table(rows: Sequence[VariantResult], task: Task) -> FittedTable:
     """The variants below each other, with one column for each key that varies."""
     spread = any(row.finished > 1 for row in rows)
     keys, whole = list(rows[0].values), _all(rows)
     return FittedTable(
-        title="accuracy in %, mean over clients"
+        title=f"{task.title}, mean over clients"
         + (", mean ± standard deviation over seeds" if spread else ""),
         names=keys or ["variant"],
         headings=[
@@ -154,11 +153,12 @@ def sweep_table(rows: Sequence[VariantResult]) -> FittedTable:
             "seconds",
         ],
         rows=[
-            Row([row.values[key] for key in keys] or [row.variant], _cells(row, whole=bool(whole)))
+            Row([row.values[key] for key in keys] or [row.variant], _cells(row, task, whole=bool(whole)))
             for row in rows
         ],
         caption=f"own: a client's own test data{whole}; chosen: at the round best on validation;"
-        " worst client, and standard deviation over clients: own test data, last round",
+        " worst client, and standard deviation over clients: own test data, last round"
+        + ("; smaller is better" if task.smaller_is_better else ""),
     )
 
 
@@ -168,15 +168,15 @@ def _all(rows: Sequence[VariantResult]) -> str:
     return f", all: {' or '.join(titles)}" if titles else ""
 
 
-def _cells(row: VariantResult, *, whole: bool) -> list[str]:
+def _cells(row: VariantResult, task: Task, *, whole: bool) -> list[str]:
     return [
         str(row.seeds) if row.finished == row.seeds else f"{row.finished} of {row.seeds}",
-        with_spread(row.last_own),
-        *([with_spread(row.last_whole)] if whole else []),
-        with_spread(row.chosen_own),
-        *([with_spread(row.chosen_whole)] if whole else []),
-        with_spread(row.worst),
-        with_spread(row.unevenness),
+        with_spread(row.last_own, task),
+        *([with_spread(row.last_whole, task)] if whole else []),
+        with_spread(row.chosen_own, task),
+        *([with_spread(row.chosen_whole, task)] if whole else []),
+        with_spread(row.worst, task),
+        with_spread(row.unevenness, task),
         *_costs(row),
     ]
 
@@ -188,17 +188,28 @@ def _costs(row: VariantResult) -> list[str]:
     return [*sizes, "–" if row.seconds is None else f"{row.seconds:.1f}"]
 
 
-def sweep_markdown(rows: Sequence[VariantResult]) -> str:
-    """The variants at the last round as a Markdown table: accuracy, fairness, bytes and seconds."""
+def sweep_markdown(rows: Sequence[VariantResult], task: Task) -> str:
+    """The variants at the last round as a Markdown table: scores, fairness, bytes and seconds."""
     keys = list(rows[0].values)
-    headings = ["all", "own", "worst client", "over clients", "server", "sent", "received", "seconds"]
+    # In such tables a classification's measure is not named: docs and papers have pages of them.
+    measured = "" if task.title == CLASSIFICATION.title else f" ({_code(task.title)})"
+    headings = [
+        f"all{measured}",
+        "own",
+        "worst client",
+        "over clients",
+        "server",
+        "sent",
+        "received",
+        "seconds",
+    ]
     lines = [[*(keys or ["variant"]), *headings], ["---"] * max(len(keys), 1) + ["---:"] * len(headings)]
     for row in rows:
         further = {measure.key: value for measure, value in row.further.get("last", {}).items()}
         server = further.get(f"server.{SERVER_MODEL}")
-        accuracies = (row.last_whole, row.last_own, row.worst, row.unevenness, server)
+        scores = (row.last_whole, row.last_own, row.worst, row.unevenness, server)
         names = [row.values[key] for key in keys] or [row.variant]
-        lines.append([*map(_code, names), *map(with_spread, accuracies), *_costs(row)])
+        lines.append([*map(_code, names), *(with_spread(score, task) for score in scores), *_costs(row)])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -235,19 +246,19 @@ def stopped_early(runs: Mapping[str, Sequence[RunRecord]]) -> list[str]:
     return lines
 
 
-def sweep_further(rows: Sequence[VariantResult]) -> Table | None:
-    """What the variants measured beside the accuracy of their results; None if they measured nothing else."""
+def sweep_further(rows: Sequence[VariantResult], task: Task) -> Table | None:
+    """What the variants measured beside the score of their results; None if they measured nothing else."""
     found = [
         (
             row.variant,
             {
-                when: {measure: with_spread(value) for measure, value in measures.items()}
+                when: {measure: with_spread(value, task) for measure, value in measures.items()}
                 for when, measures in row.further.items()
             },
         )
         for row in rows
     ]
-    return further_table("variant", found)
+    return further_table("variant", found, task)
 
 
 @dataclass(frozen=True)
@@ -261,7 +272,7 @@ class FinishedRun:
 
 
 def results_csv(runs: Sequence[FinishedRun]) -> str:
-    """One line per run, shares from 0 to 1, one column for each key that varies and for everything measured.
+    """One line per run, one column for each key that varies and for everything measured: shares from 0 to 1, or errors.
 
     `stages.distilled.own` is at the last round, `stages.distilled.own_chosen` at the one chosen on validation.
     """
@@ -270,7 +281,7 @@ def results_csv(runs: Sequence[FinishedRun]) -> str:
     keys = [key for key in dict.fromkeys(key for run in runs for key in run.values) if key != "variant"]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names = [f"{part}_{when}" for when, part in ACCURACIES]
+    names = [f"{part}_{when}" for when, part in SCORES]
     writer.writerow(
         [
             "variant",
@@ -299,11 +310,11 @@ def results_csv(runs: Sequence[FinishedRun]) -> str:
                 *(run.values.get(key, "") for key in keys),
                 run.record.config["seed"],
                 run.record.whole_test,
-                *(accuracy_at(summary, when, part) for when, part in ACCURACIES),
+                *(score_at(summary, when, part) for when, part in SCORES),
                 summary["rounds"],
                 (summary["chosen"] or {}).get("round"),
-                accuracy_at(summary, "last", "own", "worst"),
-                accuracy_at(summary, "last", "own", "spread"),
+                score_at(summary, "last", "own", "worst"),
+                score_at(summary, "last", "own", "spread"),
                 sent_per_client(summary),
                 received_per_client(summary),
                 summary["seconds"],

@@ -6,12 +6,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
-import numpy as np
 from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from polyfed import data, models
+from polyfed import data, models, tasks
 from polyfed.errors import ConfigError
 from polyfed.federation.declaration import Need
 from polyfed.federation.method import Method, registered
@@ -19,9 +18,9 @@ from polyfed.learn import CONFUSION, Training
 from polyfed.report.measures import Measure, further_measures, part_titles, stages_on_whole, worst_metrics
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound, sent_per_client
+from polyfed.tasks import Task
 
 MOST_NAMED = 20  # clients in the table of a run's result
-MOST_CLIENTS = 50  # listed by `partition`; the others are only counted
 MOST_CLASSES = 20  # of a confusion matrix that is printed
 
 
@@ -52,14 +51,27 @@ def pools_data(summary: Mapping[str, Any]) -> bool:
     return kind is not None and Need.ALL_DATA in kind(kind.Settings(), Training()).declared.needs
 
 
-def signed(share: float | None) -> str:
-    """In per cent, with its sign; what rounds to zero is +0.0."""
-    return "" if share is None else f"{round(100 * share, 1) + 0.0:+.1f}"
+def signed(gain: float | None, task: Task) -> str:
+    """A gain in the unit of scores, with its sign; what rounds to zero is +0.0."""
+    if gain is None:
+        return ""
+    size = task.shown(abs(gain))
+    return f"{'-' if gain < 0 and size.strip('0.') else '+'}{size}"
+
+
+def with_unit(task: Task, score: float) -> str:
+    """A score with its unit: `81.2 %`, `53.2 mmHg`."""
+    return f"{task.shown(score)} {task.shown_unit}".rstrip()
+
+
+def metrics_title(task: Task) -> str:
+    """The heading of numbers that are scores and metrics beside them: `in %`."""
+    return "in %" if task.unit == "%" else task.title
 
 
 def result_table(record: RunRecord, local: RunRecord | None) -> Table:
     """One run's result, at the last round and at the round chosen on validation."""
-    summary = record.summary
+    summary, task = record.summary, record.task
     chosen = summary["chosen"]
     table = Table(
         box=box.SIMPLE_HEAD,
@@ -67,29 +79,31 @@ def result_table(record: RunRecord, local: RunRecord | None) -> Table:
         title=escape(f"{summary['name']}: {summary['method']}, {summary['clients']} clients"),
     )
     # In a narrow terminal the words are folded, the numbers never.
-    table.add_column("in %" if "metrics" in summary["last"] else "accuracy in %", overflow="fold")
+    heading = metrics_title(task) if "metrics" in summary["last"] else task.title
+    table.add_column(escape(heading), overflow="fold")
     table.add_column(f"last round\n({summary['rounds']})", justify="right", no_wrap=True)
     if chosen:
         table.add_column(f"chosen on\nvalidation ({chosen['round']})", justify="right", no_wrap=True)
     rounds = [summary["last"], *([chosen] if chosen else [])]
-    for title, *accuracies in _accuracies(record, rounds):
-        table.add_row(title, *map(percent, accuracies))
+    for title, *scores in _scores(record, rounds):
+        table.add_row(title, *map(task.shown, scores))
     if "amp" in summary["last"]:
-        table.add_row("AMP (all own test rows together)", *(percent(each.get("amp")) for each in rounds))
-        table.add_row("WLP (worst client)", *(percent(each.get("wlp")) for each in rounds))
-        table.add_row("FM (variance, ×10⁻³)", *(f"{1000 * each.get('fm', 0):.2f}" for each in rounds))
+        table.add_row("AMP (all own test rows together)", *(task.shown(each.get("amp")) for each in rounds))
+        table.add_row("WLP (worst client)", *(task.shown(each.get("wlp")) for each in rounds))
+        table.add_row(*_variances(task, [each.get("fm", 0) for each in rounds]))
     for title, cells in _further_rows(record, REPORTED_ROUNDS if chosen else ("last",)):
         table.add_row(escape(title), *cells)
     if local is not None:
         for part, gain in record.gain_over(local).items():
-            table.add_row(escape(f"gain over {local.path.resolve().name}, {part}"), signed(gain))
+            less = ": by how much less" if task.smaller_is_better else ""
+            table.add_row(escape(f"gain over {local.path.resolve().name}, {part}{less}"), signed(gain, task))
     parts = list(part_titles(record))
     models = summary["last"]["architectures"]
     clients = {
-        f"client {name}" if name in models else name: scores for name, scores in _named_clients(record)
+        f"client {name}" if name in models else name: reached for name, reached in _named_clients(record)
     }
-    for name, scores in (*models.items(), *clients.items()):
-        shown = " / ".join(percent(scores[part]) for part in parts if part in scores)
+    for name, reached in (*models.items(), *clients.items()):
+        shown = " / ".join(task.shown(reached[part]) for part in parts if part in reached)
         table.add_row(escape(f"{name} ({' / '.join(parts)})"), shown or "–")
     for direction in ("up", "down"):
         sizes = summary["bytes"][direction]
@@ -112,7 +126,14 @@ def listed(names: Collection[str]) -> list[str]:
     return [*list(names)[:MOST_NAMED], *([f"and {rest} more"] if rest > 0 else [])]
 
 
-def _accuracies(record: RunRecord, rounds: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
+def _variances(task: Task, values: Sequence[float]) -> list[str]:
+    """FM over clients: of shares in thousandths, as FedKF prints it; of other scores in their unit, squared."""
+    if task.unit == "%":
+        return ["FM (variance, ×10⁻³)", *(f"{1000 * value:.2f}" for value in values)]
+    return ["FM (variance)", *map(task.shown, values)]
+
+
+def _scores(record: RunRecord, rounds: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
     """What clients reached on test rows; without any, on validation rows."""
     parts = part_titles(record)
     scored = [part for part in parts if part in rounds[0]]
@@ -126,23 +147,28 @@ def _accuracies(record: RunRecord, rounds: Sequence[Mapping[str, Any]]) -> Itera
 
 
 def _further_rows(record: RunRecord, whens: Sequence[ReportedRound]) -> Iterator[tuple[str, list[str]]]:
-    """Stages of a round, the server's models, metrics beside accuracy, and what is lost from a stage to the next."""
+    """Stages of a round, the server's models, further metrics, and what is lost from a stage to the next."""
+    task = record.task
     found = [further_measures(record, when) for when in whens]
     worst = [worst_metrics(record, when) for when in whens]
     for measure in dict.fromkeys(measure for each in found for measure in each):
-        cells = [percent(each.get(measure)) for each in found]
+        cells = [task.shown(each.get(measure)) for each in found]
         if measure in worst[0]:
             pairs = zip(cells, worst, strict=True)
-            cells = [f"{mean} / {percent(other.get(measure))}" for mean, other in pairs]
+            cells = [f"{mean} / {task.shown(other.get(measure))}" for mean, other in pairs]
         yield f"{measure.title} (mean / worst)" if measure in worst[0] else measure.title, cells
     stages = [stages_on_whole(record, when) for when in whens]
     for before, after in pairwise(dict.fromkeys(stage for each in stages for stage in each)):
-        gaps = [each[before] - each[after] if {before, after} <= each.keys() else None for each in stages]
-        yield f"gap ({before} − {after})", [percent(gap) for gap in gaps]
+        lost = [
+            task.gain(each[before], each[after]) if {before, after} <= each.keys() else None
+            for each in stages
+        ]
+        more, less = (after, before) if task.smaller_is_better else (before, after)
+        yield f"gap ({more} − {less})", [task.shown(gap) for gap in lost]
 
 
 def further_table(
-    who: str, found: Sequence[tuple[str, Mapping[ReportedRound, Mapping[Measure, str]]]]
+    who: str, found: Sequence[tuple[str, Mapping[ReportedRound, Mapping[Measure, str]]]], task: Task
 ) -> Table | None:
     """Stages, the server's models and metrics of several runs, below each other by measure; None if there are none.
 
@@ -155,7 +181,7 @@ def further_table(
     table = Table(
         box=box.SIMPLE_HEAD,
         title_justify="left",
-        title="stages, servers' models and metrics in %, mean over clients",
+        title=escape(f"stages, servers' models and metrics{_unit_of_all(task)}, mean over clients"),
     )
     for name in ("measured", who):
         table.add_column(name, overflow="fold")
@@ -170,20 +196,27 @@ def further_table(
     return table
 
 
-def compare_further(runs: Mapping[str, RunRecord]) -> Table | None:
-    """What was measured beside accuracy in several runs; None if nothing was."""
+def _unit_of_all(task: Task) -> str:
+    """What to say of numbers beside results: the unit of all, or what those are that are scores."""
+    return " in %" if task.unit == "%" else f" (scores: {task.title})"
+
+
+def compare_further(runs: Mapping[str, RunRecord], task: Task) -> Table | None:
+    """What was measured beside the result in several runs of one task; None if nothing was."""
     found = [
         (
             name,
             {
-                when: {measure: percent(value) for measure, value in further_measures(record, when).items()}
+                when: {
+                    measure: task.shown(value) for measure, value in further_measures(record, when).items()
+                }
                 for when in REPORTED_ROUNDS
                 if record.summary[when]
             },
         )
         for name, record in runs.items()
     ]
-    return further_table("run", found)
+    return further_table("run", found, task)
 
 
 def confusion_table(record: RunRecord) -> Table | None:
@@ -204,7 +237,7 @@ def confusion_table(record: RunRecord) -> Table | None:
 
 
 def _named_clients(record: RunRecord) -> list[tuple[str, dict[str, float]]]:
-    """The last accuracies of clients that have names of their own, if they are few."""
+    """The last scores of clients that have names of their own, if they are few."""
     names = record.client_names
     if names is None or len(names) > MOST_NAMED:
         return []
@@ -244,6 +277,23 @@ def methods_table(*, in_short: bool = True) -> Table:
             *([escape(method.summary)] if in_short else []),
         )
     return table
+
+
+def tasks_table() -> Table:
+    """What can be learnt, and by what it is measured."""
+    table = Table(box=box.SIMPLE_HEAD, title_justify="left", title="tasks: what can be learnt")
+    table.add_column("task", no_wrap=True)
+    for name in ("what is learnt", "measure", "settings"):
+        table.add_column(name, overflow="fold")
+    for name, kind in tasks.registered().items():
+        table.add_row(name, escape(kind.summary), escape(measure_words(kind)), "\n".join(kind.model_fields))
+    return table
+
+
+def measure_words(task: Task | type[Task]) -> str:
+    """By what a task is measured: `RMSE, smaller is better`."""
+    measure = f"{task.measure} in {task.unit}" if task.unit else task.measure
+    return f"{measure}, smaller is better" if task.smaller_is_better else measure
 
 
 def leaves_words(method: Method) -> str:
@@ -315,35 +365,4 @@ def data_table() -> Table:
     table.add_column("from", overflow="fold")
     for name in data.known_sets():
         table.add_row(name, escape(data.whereabouts(name)))
-    return table
-
-
-def partition_table(
-    counts: np.ndarray[Any, Any],
-    classes: Sequence[str],
-    models: Sequence[str],
-    clients: Sequence[str] | None = None,
-) -> Table:
-    """Who holds how many samples of which class.
-
-    models, clients: each client's model, and its name; its number where names are not given.
-    """
-    table = Table(
-        box=box.SIMPLE_HEAD, title_justify="left", title=f"{len(counts)} clients, {counts.sum()} samples"
-    )
-    for name in ("client", "model", "samples", "classes"):
-        table.add_column(name, justify="left" if name in ("client", "model") else "right")
-    few = len(classes) <= 20
-    for name in classes if few else ("largest class",):
-        table.add_column(str(name), justify="right")
-    for index, row in enumerate(counts[:MOST_CLIENTS]):
-        held = (
-            [str(count) if count else "·" for count in row]
-            if few
-            else [f"{percent(row.max() / row.sum())} %"]
-        )
-        name = str(index) if clients is None else clients[index]
-        table.add_row(name, models[index], str(row.sum()), str((row > 0).sum()), *held)
-    if len(counts) > MOST_CLIENTS:
-        table.add_row("…", f"{len(counts) - MOST_CLIENTS} more")
     return table

@@ -1,7 +1,7 @@
-"""What accuracy costs: rounds and bytes to a target, and the bytes that FedKEM's Eq. 6 predicts.
+"""What a score costs: rounds and bytes to a target, and the bytes that FedKEM's Eq. 6 predicts.
 
 Bytes are those of training, up and down, of all clients, as the ledger counted them: the history has their sum so far
-beside every evaluation. A target is reached at the first evaluated round with at least so much accuracy. A run that
+beside every evaluation. A target is reached at the first evaluated round whose score is as good or better. A run that
 never reaches it tells one thing: it takes more than all of its rounds and bytes.
 """
 
@@ -17,25 +17,26 @@ from polyfed.errors import ConfigError
 from polyfed.runs.config import Cohort
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import look_up
+from polyfed.tasks import CLASSIFICATION, Task
 
 
 @dataclass(frozen=True)
 class Point:
-    """An evaluated round: an accuracy, and the bytes that had travelled by then."""
+    """An evaluated round: a score, and the bytes that had travelled by then."""
 
     round: int
-    accuracy: float
+    score: float
     bytes: int
 
 
-def course(lines: Iterable[Mapping[str, Any]], measure: str) -> list[Point]:
+def course(lines: Iterable[Mapping[str, Any]], measure: str, task: Task = CLASSIFICATION) -> list[Point]:
     """A measure of a run's history (`whole.mean`, `server.global`), with what it had cost at each evaluated round."""
     points = []
     for line in lines:
-        accuracy = look_up(line, measure)
-        if accuracy is not None:
+        score = look_up(line, measure, task)
+        if score is not None:
             sent = line.get("bytes", {})
-            points.append(Point(line["round"], accuracy, sent.get("up", 0) + sent.get("down", 0)))
+            points.append(Point(line["round"], score, sent.get("up", 0) + sent.get("down", 0)))
     return points
 
 
@@ -48,17 +49,21 @@ class Reach:
     bytes: int
 
 
-def reach(points: Sequence[Point], target: float) -> Reach | None:
-    """The first point at or above a target; None where nothing was measured."""
+def reach(points: Sequence[Point], target: float, task: Task = CLASSIFICATION) -> Reach | None:
+    """The first point that is as good as a target or better; None where nothing was measured."""
     for point in points:
-        if point.accuracy >= target:
+        if not task.is_better(target, point.score):
             return Reach(True, point.round, point.bytes)
     return Reach(False, points[-1].round, points[-1].bytes) if points else None
 
 
-def best(points: Sequence[Point]) -> Point:
-    """The point with the highest accuracy, the earliest of equals."""
-    return max(points, key=lambda point: (point.accuracy, -point.round))
+def best(points: Sequence[Point], task: Task = CLASSIFICATION) -> Point:
+    """The point with the best score, the earliest of equals."""
+    found = points[0]
+    for point in points[1:]:
+        if task.is_better(point.score, found.score):
+            found = point
+    return found
 
 
 def predicted_bytes(record: RunRecord, rounds: int) -> float | None:

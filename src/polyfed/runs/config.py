@@ -179,8 +179,8 @@ class Evaluation(Section):
     """End the run when validation has not improved for so many evaluations in a row; null: never before the last
     round."""
     min_change: Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)] = 0.0
-    """For `patience`: by more than this must validation be better than ever before, to count as improved (an accuracy
-    is a share from 0 to 1)."""
+    """For `patience`: by more than this must validation be better than ever before, to count as improved (what is shown
+    in % is a share from 0 to 1; an error is in its own unit)."""
     clients: Annotated[int, Field(ge=1)] = 100
     """At most this many clients are scored (drawn once), after a round and within it, so that cost does not grow with
     the population."""
@@ -192,7 +192,7 @@ class Evaluation(Section):
     """If outputs also stand for public classes: `all` lets an answer be one of those (and be wrong), `private` takes
     the best among the private classes."""
     metrics: list[MetricName] = []
-    """Metrics beside accuracy, on a client's own test rows and on the whole test set; `all` for every one."""
+    """Metrics beside the task's own, on a client's own test rows and on the whole test set; `all` for every one."""
 
     @field_validator("metrics", mode="before")
     @classmethod

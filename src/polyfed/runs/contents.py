@@ -196,19 +196,19 @@ Metrics = Annotated[dict[MetricName, _Spread | Counts | None], AfterValidator(_k
 ServerMetrics = Annotated[dict[MetricName, Number | Counts | None], AfterValidator(_kinds)]
 
 
-class _Accuracy(_Part):
+class _ScoreSpread(_Part):
     mean: Number
     worst: Number
     best: Number
     spread: Number
 
 
-_NONE = _Accuracy(mean=0, worst=0, best=0, spread=0)
+_NONE = _ScoreSpread(mean=0, worst=0, best=0, spread=0)
 
 
 class _Scores(_Part):
-    own: _Accuracy = _NONE
-    whole: _Accuracy = _NONE
+    own: _ScoreSpread = _NONE
+    whole: _ScoreSpread = _NONE
     amp: Number = 0
     fm: Annotated[float, Field(ge=0, le=LARGEST_SUM, allow_inf_nan=False)] = 0
     wlp: Number = 0

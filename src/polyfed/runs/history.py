@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from polyfed.errors import CheckpointError, UserError
+from polyfed.errors import CheckpointError, ConfigError, UserError
 from polyfed.federation.ledger import Entry, entries
 from polyfed.plug_ins import REFERENCE
 from polyfed.runs.assignment import Assignment
@@ -199,13 +199,25 @@ class RunRecord:
         return found if mine == length else [*found, f"{length} rounds instead of {mine}"]
 
     def gain_over(self, local: RunRecord) -> dict[str, float]:
-        """By how much this run's last round is above another's, on own and whole test data (mean over clients)."""
+        """By how much this run's last round is better than another's: own and whole test data, mean over clients."""
         mine, theirs = self.summary["last"], local.summary["last"]
         return {
-            part: mine[part]["mean"] - theirs[part]["mean"]
+            part: self.task.gain(mine[part]["mean"], theirs[part]["mean"])
             for part in ("own", "whole")
             if part in mine and part in theirs
         }
+
+
+def common_task(tasks: Mapping[str, Task]) -> Task:
+    """The one task of several runs, by their names; where there are two, a `ConfigError` that says who has which."""
+    (first, task), *others = tasks.items()
+    for name, other in others:
+        if (task.name, task.title) != (other.name, other.title):
+            raise ConfigError(
+                f"{first} has task={task.name} ({task.title}), {name} task={other.name} ({other.title}): their scores"
+                " cannot stand side by side; take runs of one task"
+            )
+    return task
 
 
 def local_run_for(record: RunRecord, among: Iterable[RunRecord]) -> RunRecord | None:

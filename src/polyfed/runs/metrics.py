@@ -1,6 +1,6 @@
 """What the scores of the clients say: mean, worst, best, spread; AMP, FM, WLP; by architecture; further metrics.
 
-Scores are the task's: accuracies as shares from 0 to 1, or errors. `own` is a client's own test rows, `whole` the whole
+Scores are the task's: shares from 0 to 1, or errors. `own` is a client's own test rows, `whole` the whole
 test set, and `others` the other clients' test rows where the whole set is made of these. FedH2L calls their means WDP,
 ACC and CDP.
 """
@@ -141,7 +141,7 @@ def with_nulls(score: Measurement, names: Sequence[MetricName]) -> Measurement:
 def added(scores: Sequence[Measurement], names: Sequence[MetricName]) -> Measurement:
     """What one model reaches on several clients' own rows, in one: counts are added; of other metrics, the mean.
 
-    names: what is asked for beside accuracy.
+    names: what is asked for beside the task's own score.
     """
     own = [score["own"] for score in scores if "own" in score]
     if not own:

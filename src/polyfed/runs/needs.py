@@ -8,7 +8,7 @@ from polyfed.data import Rows
 from polyfed.errors import MethodError
 from polyfed.federation.declaration import Need
 from polyfed.federation.method import Method, registered
-from polyfed.learn import Distillation
+from polyfed.learn import Distillation, Training
 from polyfed.tasks import Task, Trait, lacking
 
 USUAL_FEATURES = 64  # suggested where nothing else decides
@@ -21,15 +21,18 @@ def check_task(method: Method, task: Task) -> None:
         _check_temperatures(method, task)
         return
     setting = method.declared.tasks[trait]
-    others = ", ".join(
-        name
-        for name, kind in registered().items()
-        if kind(kind.Settings(), method.training).declared.suits(task)
-    )
+    others = ", ".join(methods_for(task, method.training))
     raise MethodError(
         f"{method.name} is not for task={task.name}: it needs {trait}:"
         f" {f'set {setting}, or ' if setting else ''}use {others}"
     )
+
+
+def methods_for(task: Task, training: Training) -> list[str]:
+    """The methods that make sense for a task, by their default settings."""
+    return [
+        name for name, kind in registered().items() if kind(kind.Settings(), training).declared.suits(task)
+    ]
 
 
 def _check_temperatures(method: Method, task: Task) -> None:

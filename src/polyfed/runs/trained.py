@@ -70,7 +70,7 @@ class Predictions:
 
     @property
     def score(self) -> float | None:
-        """How good the answers are, by the task's measure: accuracy as a share, or an error in the number's unit."""
+        """How good the answers are, by the task's measure: a share, or an error in the number's unit."""
         return None if self.tally is None else self.task.value(self.tally)
 
 

@@ -178,6 +178,10 @@ class Task(BaseModel, ABC):
     def is_better(self, one: float, other: float) -> bool:
         return one < other if self.smaller_is_better else one > other
 
+    def gain(self, one: float, other: float) -> float:
+        """By how much one score is better than another."""
+        return other - one if self.smaller_is_better else one - other
+
     def shown(self, value: float | None) -> str:
         """A score for people, in its unit but without it; a dash where there is none."""
         if value is None:

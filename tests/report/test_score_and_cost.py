@@ -14,7 +14,7 @@ from PIL import Image
 from tests.conftest import SMALL
 
 import polyfed
-from polyfed.report.accuracy_and_cost import accuracy_and_cost
+from polyfed.report.score_and_cost import score_and_cost
 from polyfed.report.tables import amount, sent_words
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import sent_per_client
@@ -36,7 +36,7 @@ def words_in(path: Path) -> list[str]:
 def test_the_picture_names_every_line_and_says_what_each_client_sent(
     runs: dict[str, RunRecord], tmp_path: Path
 ) -> None:
-    said = words_in(accuracy_and_cost(runs, tmp_path / "runs.svg", "one seed"))
+    said = words_in(score_and_cost(runs, tmp_path / "runs.svg", "one seed"))
     fedavg = runs["fedavg, in words"].summary
     assert set(runs) <= set(said)
     assert {"pooled", "fedavg", "local", "nothing", "all its data", amount(sent_per_client(fedavg))} <= set(
@@ -53,15 +53,15 @@ def test_what_is_no_bound_has_a_colour(runs: dict[str, RunRecord], tmp_path: Pat
         return int((pixels.max(axis=2) - pixels.min(axis=2) > 60).sum())
 
     bounds = {words: run for words, run in runs.items() if run.summary["method"] != "fedavg"}
-    assert coloured(accuracy_and_cost(bounds, tmp_path / "bounds.png")) == 0
-    assert coloured(accuracy_and_cost(runs, tmp_path / "all.png")) > 1000
+    assert coloured(score_and_cost(bounds, tmp_path / "bounds.png")) == 0
+    assert coloured(score_and_cost(runs, tmp_path / "all.png")) > 1000
 
 
 def test_a_run_without_accuracy_on_the_whole_test_set_is_refused(tmp_path: Path) -> None:
     content: dict[str, Any] = {**SMALL, "method": "local", "rounds": 1, "evaluate": {"test_rows": 0}}
     polyfed.run(content, out=tmp_path / "run", workers=1)
     with pytest.raises(ValueError, match="no accuracy on the whole test set"):
-        accuracy_and_cost({"local": RunRecord(tmp_path / "run")}, tmp_path / "x.png")
+        score_and_cost({"local": RunRecord(tmp_path / "run")}, tmp_path / "x.png")
 
 
 def test_a_method_that_is_not_installed_here_is_still_shown(runs: dict[str, RunRecord]) -> None:
