@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from polyfed.engines import Inline, Pool
 from polyfed.errors import RunError, StepFailed
 from polyfed.federation.message import Fields, Weights
 from polyfed.federation.roster import Facts
-from polyfed.learn import METRICS, metrics_of
+from polyfed.learn import metrics_of
 from polyfed.methods import local_training
 from polyfed.methods.local import Local
 from polyfed.runs.api import load_model
@@ -32,6 +33,8 @@ from polyfed.tasks import CLASSIFICATION
 from polyfed.testing import result_of
 
 ALL = {"metrics": "all"}
+SUITED = learn.metrics_for(["all"], CLASSIFICATION)
+NAME = attrgetter("name")
 PUBLIC = {"limit": 300, "clients": 4, "public": {"source": "share", "share": 0.2}}
 
 
@@ -44,10 +47,10 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 def computed(model: nn.Module, rows: Rows, among: int | None = None) -> dict[str, Any]:
     """The metrics of a model, directly; None where one has no value."""
     x, y = rows.tensors()
-    found = metrics_of(learn.predict(model, x)[:, :among], y, METRICS)
+    found = metrics_of(learn.predict(model, x)[:, :among], y, SUITED)
     confusion = found.pop("confusion")
     return {
-        **{name: pytest.approx(found[name]) if name in found else None for name in METRICS},
+        **{name: pytest.approx(found[name]) if name in found else None for name in map(NAME, SUITED)},
         "confusion": confusion,
     }
 

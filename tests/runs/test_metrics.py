@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from polyfed.federation.nodes import Measurement
+from polyfed.learn import METRICS
 from polyfed.runs.metrics import (
     amp,
     chosen_for_each,
@@ -212,12 +213,12 @@ def test_a_metric_that_nobody_has_is_none() -> None:
 
 def test_without_metrics_there_is_no_word_of_them() -> None:
     assert "metrics" not in summarise({0: {"own": [1, 1]}}, lambda _: "mlp")
-    assert with_nulls({"own": [1, 1]}, ["auc"]) == {"own": [1, 1]}
+    assert with_nulls({"own": [1, 1]}, [METRICS["auc"]]) == {"own": [1, 1]}
 
 
 def test_what_a_report_leaves_out_has_no_value() -> None:
     score: Measurement = {"own": [1, 1], "metrics": {"own": {"macro-f1": 1.0}}}
-    assert with_nulls(score, ["macro-f1", "auc"]) == {
+    assert with_nulls(score, [METRICS["macro-f1"], METRICS["auc"]]) == {
         "own": [1, 1],
         "metrics": {"own": {"macro-f1": 1.0, "auc": None}},
     }

@@ -1,5 +1,6 @@
 """Plain PyTorch learning: takes models and tensors, knows nothing of federations."""
 
+from polyfed.learn.class_metrics import load_metrics
 from polyfed.learn.distillation import distil
 from polyfed.learn.evaluate import (
     EVALUATION_BATCH,
@@ -21,8 +22,24 @@ from polyfed.learn.generation import (
 )
 from polyfed.learn.learner import Learner, batch_count, batches, draw_batch, effective_steps
 from polyfed.learn.losses import AnswerForm, Distillation, knowledge_loss
-from polyfed.learn.measures import CONFUSION, METRICS, MetricName, Metrics, load_metrics, metrics_of
+from polyfed.learn.measures import (
+    METRICS,
+    Metrics,
+    Wish,
+    added_value,
+    admits_sums,
+    is_metric_name,
+    known_metric,
+    metrics_for,
+    metrics_of,
+    own_functions,
+    read_wishes,
+    sums_of,
+    wishes_of,
+)
+from polyfed.learn.metric import CONFUSION, Added, Family, Metric, add, shown_in
 from polyfed.learn.mutual_learning import Peer, mutual
+from polyfed.learn.outside_metrics import MetricChoice
 from polyfed.learn.projection import project, project_both
 from polyfed.learn.proximal import Proximal
 from polyfed.learn.robust import robust_mean
@@ -51,14 +68,17 @@ __all__ = [
     "CONFUSION",
     "EVALUATION_BATCH",
     "METRICS",
+    "Added",
     "AnswerForm",
     "Distillation",
     "Ensemble",
     "ExtraLoss",
+    "Family",
     "FeatureLoss",
     "Learner",
     "LocalLoss",
-    "MetricName",
+    "Metric",
+    "MetricChoice",
     "Metrics",
     "Peer",
     "Proximal",
@@ -67,7 +87,11 @@ __all__ = [
     "TableMean",
     "Training",
     "WeightedMean",
+    "Wish",
     "activation_loss",
+    "add",
+    "added_value",
+    "admits_sums",
     "agree",
     "all_finite",
     "balance_loss",
@@ -89,35 +113,43 @@ __all__ = [
     "flat_step",
     "freeze_norms",
     "frozen",
+    "is_metric_name",
     "is_statistic",
     "kl",
     "knowledge_loss",
+    "known_metric",
     "largest_filters",
     "layer_of",
     "load_metrics",
     "load_weights",
     "logits_of",
     "make_ready",
+    "metrics_for",
     "metrics_of",
     "mutual",
     "named_tensors",
     "norm_entries",
     "one_hot_loss",
+    "own_functions",
     "predict",
     "prefers_channels_last",
     "project",
     "project_both",
+    "read_wishes",
     "recompute_statistics",
     "robust_mean",
     "root_mean_square",
     "score",
+    "shown_in",
     "soften",
     "spread_rows",
+    "sums_of",
     "supervised",
     "supervised_together",
     "take",
     "take_rows",
     "trained_tensors",
     "weights_of",
+    "wishes_of",
     "worth_stacking",
 ]

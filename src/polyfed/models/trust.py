@@ -57,5 +57,7 @@ def trust_flags(modules: Iterable[str]) -> str:
 
 def named_on_the_command_line(overrides: Iterable[str]) -> list[str]:
     """The modules that `--set models.names=my_models:small_net` and the like name: who types it has said so."""
-    typed = " ".join(override for override in overrides if override.startswith(("models", "data.partition")))
+    typed = " ".join(
+        override for override in overrides if override.startswith(("models", "data.partition", "evaluate"))
+    )
     return [match["module"] for match in REFERENCE.finditer(typed)]
