@@ -37,7 +37,7 @@ from polyfed.learn.measures import (
     sums_of,
     wishes_of,
 )
-from polyfed.learn.metric import CONFUSION, Added, Family, Metric, add, shown_in
+from polyfed.learn.metric import CONFUSION, Added, Family, InPlace, Metric, add, shown_in
 from polyfed.learn.mutual_learning import Peer, mutual
 from polyfed.learn.outside_metrics import MetricChoice
 from polyfed.learn.projection import project, project_both
@@ -75,6 +75,7 @@ __all__ = [
     "ExtraLoss",
     "Family",
     "FeatureLoss",
+    "InPlace",
     "Learner",
     "LocalLoss",
     "Metric",

@@ -25,6 +25,7 @@ Value: TypeAlias = float | list[list[int]]
 SumList: TypeAlias = list[Any]
 """Sums over rows: numbers, or lists of as many."""
 
+LARGEST_SUM = 1e40  # of squared errors
 CONFUSION = "confusion"
 SHARE, LABELS, NUMBER = "%", "labels", ""
 """Units: a share, shown in per cent; the unit of the labels; none."""
@@ -225,11 +226,11 @@ class _Totals:
 
 
 def are_numbers(value: Any, count: int) -> bool:
-    """Whether this is a list of so many finite numbers, of which the last is a count of rows."""
+    """Whether this is a list of so many numbers that sums can be, of which the last is a count of rows."""
     return (
         isinstance(value, list)
         and len(value) == count
-        and all(type(number) in (int, float) and math.isfinite(number) for number in value)
+        and all(type(number) in (int, float) and abs(number) <= LARGEST_SUM for number in value)
         and type(value[-1]) is int
     )
 
