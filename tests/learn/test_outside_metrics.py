@@ -14,7 +14,7 @@ from torch import Tensor
 
 from polyfed import plug_ins
 from polyfed.errors import ConfigError, RunError
-from polyfed.learn import metrics_for, metrics_of, outside_metrics, read_wishes
+from polyfed.learn import metrics_for, metrics_of, read_wishes
 from polyfed.learn.measures import is_metric_name
 from polyfed.tasks import CLASSIFICATION, Binary, Regression, Task
 from polyfed.tasks.regression import Scale
@@ -65,7 +65,6 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     yield
     plug_ins.named_function.cache_clear()
-    outside_metrics._own_function.cache_clear()
     sys.modules.pop("my_costs", None)
 
 

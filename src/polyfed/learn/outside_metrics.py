@@ -11,7 +11,6 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -144,7 +143,6 @@ def _number(name: str, value: Any) -> float:
 # -- a function of one's own -------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=256)
 def _own_function(name: str) -> Callable[..., Any]:
     function = plug_ins.named_function(name, "metric", ConfigError, " of outputs, answers and labels")
     # What it takes is known now, so a mistake in its arguments is told before a run.

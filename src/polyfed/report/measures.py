@@ -117,7 +117,8 @@ def _server_metrics(record: RunRecord, found: Mapping[str, Any]) -> Iterator[tup
 def metrics_table() -> Table:
     """Every metric that has a name of its own: for which tasks, its range, and whether it adds up over parts."""
     table = Table(box=box.SIMPLE_HEAD, title_justify="left", title="metrics")
-    for column in ("metric", "what it is", "for", "from", "to", "better", "over parts"):
+    table.add_column("metric", no_wrap=True)
+    for column in ("what it is", "for", "range", "better", "over parts"):
         table.add_column(column, overflow="fold")
     for metric in METRICS.values():
         table.add_row(*metric_facts(metric))
@@ -126,20 +127,22 @@ def metrics_table() -> Table:
 
 def metric_facts(metric: Metric) -> tuple[str, ...]:
     """What is told of a metric in lists: its name, title, tasks, range, better end, and whether it adds up."""
-    least, most = (_end(metric, end) for end in (metric.least, metric.most))
     how = next(iter(metric.how.values()))
+    numbers = _range(metric), "smaller" if metric.smaller_is_better else "larger"
     return (
         metric.name,
         metric.title,
         ", ".join(metric.how),
-        least if metric.name != CONFUSION else "–",
-        most if metric.name != CONFUSION else "–",
-        ("smaller" if metric.smaller_is_better else "larger") if metric.name != CONFUSION else "–",
+        *(("counts", "–") if metric.name == CONFUSION else numbers),
         "adds up" if isinstance(how, Added) else "computed where the rows are",
     )
 
 
-def _end(metric: Metric, end: float) -> str:
-    if abs(end) >= OPEN_END:
-        return "any"
-    return f"{100 * end:g} %" if metric.unit == "%" else f"{end:g}"
+def _range(metric: Metric) -> str:
+    times = 100 if metric.unit == "%" else 1
+    unit = " %" if metric.unit == "%" else ""
+    if metric.most >= OPEN_END:
+        return f"from {metric.least * times:g}{unit}"
+    if metric.least <= -OPEN_END:
+        return f"up to {metric.most * times:g}{unit}"
+    return f"{metric.least * times:g} to {metric.most * times:g}{unit}"
