@@ -221,10 +221,14 @@ def look_up(line: Mapping[str, Any], measure: str, task: Task = CLASSIFICATION) 
     """The number under a dotted path in a line of the history; a tally [sum, rows] counts as its score."""
     parts = measure.split(".")
     place: Any = line if parts[0] in _OF_THE_LINE else line.get("summary", {})
-    for part in parts:
-        if not isinstance(place, Mapping) or part not in place:
+    left = parts
+    while left:
+        # A key may have dots of its own: my.module:cost, fbeta_score(beta=0.5).
+        keys = {".".join(left[:count]): count for count in range(1, len(left) + 1)}
+        key = next((key for key in keys if isinstance(place, Mapping) and key in place), None)
+        if key is None:
             return None
-        place = place[part]
+        place, left = place[key], left[keys[key] :]
     if isinstance(place, list):
         return None if parts[-1] == CONFUSION else task.value(place)
     return float(place) if isinstance(place, int | float) else None
