@@ -261,6 +261,8 @@ class Trial:
         task, held = federation.task, federation.holdings
         labels = torch.cat([held.of(index).train.labels for index in range(len(held.names))])
         blind = task.blind(labels)
+        if blind is None:
+            return
         enough = blind * 8 / 9 if task.smaller_is_better else blind + (1 - blind) / 9
         _must(
             any(task.is_better(value, enough) for value in found),

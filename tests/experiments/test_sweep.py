@@ -246,7 +246,7 @@ def test_fairness_and_bytes_of_both_directions_are_in_every_table(done: polyfed.
     assert cells[:5] == [
         "`fedavg`",
         *(
-            with_spread(score, done.task)
+            with_spread(score, done.task.shown)
             for score in (row.last_whole, row.last_own, row.worst, row.unevenness)
         ),
     ]
@@ -260,11 +260,11 @@ def test_the_table_shows_mean_and_spread(done: polyfed.SweepResult) -> None:
     console = Console(width=150, record=True, file=io.StringIO())
     console.print(done.table())
     text = console.export_text()
-    assert with_spread(done.rows[1].last_own, done.task) in text
+    assert with_spread(done.rows[1].last_own, done.task.shown) in text
     assert "±" in text
-    assert with_spread((0.8123, 0.0091), CLASSIFICATION) == "81.2 ± 0.9"
-    assert with_spread((0.8123, None), CLASSIFICATION) == "81.2"
-    assert with_spread(None, CLASSIFICATION) == "–"
+    assert with_spread((0.8123, 0.0091), CLASSIFICATION.shown) == "81.2 ± 0.9"
+    assert with_spread((0.8123, None), CLASSIFICATION.shown) == "81.2"
+    assert with_spread(None, CLASSIFICATION.shown) == "–"
 
 
 class Staged(Local):
@@ -285,6 +285,15 @@ class Staged(Local):
         super().round(t, fleet, server)
         fleet.ask(self.tell, fleet.sample())
         server.measure("fused", {name: server.weights(name) for name in server.roster.architectures})
+
+
+def test_a_metric_that_is_not_for_the_task_is_refused_before_the_first_run(
+    tmp_path: Path, small: dict[str, Any]
+) -> None:
+    variants = {"evaluate.metrics": ["recall", "mae"]}
+    with pytest.raises(ConfigError, match=r"mae is for regression, not for task=classification"):
+        polyfed.sweep(small, variants, out=tmp_path / "out", workers=1)
+    assert not (tmp_path / "out").exists()
 
 
 def test_stages_of_ones_own_and_metrics_are_in_the_results_and_in_a_table(
@@ -340,7 +349,7 @@ def test_in_a_narrow_terminal_nothing_of_the_table_is_cut(done: polyfed.SweepRes
     lines = [" ".join(line.split()) for line in text.splitlines()]
     for row in done.rows:
         for value in (row.last_own, row.last_whole, row.chosen_own, row.chosen_whole):
-            assert any(with_spread(value, done.task) in line for line in lines)
+            assert any(with_spread(value, done.task.shown) in line for line in lines)
         assert f"{row.seconds:.1f}" in text.split()
         assert all(any(value in line for line in lines) for value in row.values.values())
     assert "…" not in text

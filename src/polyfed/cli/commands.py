@@ -40,6 +40,7 @@ for command in (
     list_commands.tasks,
     list_commands.models,
     list_commands.data,
+    list_commands.metrics,
     list_commands.new,
     list_commands.partition,
 ):

@@ -105,6 +105,16 @@ def data(
         listing.data(name)
 
 
+def metrics() -> None:
+    """List the metrics beside a task's own score.
+
+    `evaluate.metrics` asks for them. With each: for which tasks it is, its range, and whether it adds up over parts.
+    """
+    from polyfed.cli import listing
+
+    listing.metrics()
+
+
 def new(
     path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("polyfed.yaml"),
     example: Annotated[

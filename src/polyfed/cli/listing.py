@@ -18,6 +18,7 @@ from polyfed.report.details import (
     partition_details,
     task_details,
 )
+from polyfed.report.measures import metrics_table
 from polyfed.report.partitions import grouping_of, partition_table
 from polyfed.report.selection import Wishes, select, selection_tables
 from polyfed.report.tables import (
@@ -96,6 +97,15 @@ def data(name: str | None) -> None:
         tell("polyfed data NAME: everything about one")
     else:
         show(data_details(name, console.width))
+
+
+def metrics() -> None:
+    """Every metric beside a task's own score."""
+    console.print(metrics_table(titles=console.width >= WIDE))
+    tell(
+        "any other of scikit-learn's: its name, or {name: fbeta_score, beta: 2}; one of your own: my_module:cost; both"
+        " are computed where the rows are"
+    )
 
 
 def check_cache() -> None:

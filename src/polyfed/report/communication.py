@@ -157,7 +157,7 @@ def _cells_to(each: Course, target: float, *, seeds: bool) -> list[str]:
     there = sum(found.reached for found in reaches)
     more = there < len(reaches)
     tops = [best(points, each.task) for points in each.points]
-    score = with_spread(mean_and_spread([top.score for top in tops]), each.task)
+    score = with_spread(mean_and_spread([top.score for top in tops]), each.task.shown)
     return [
         each.words,
         *([f"{there} of {len(reaches)}"] if seeds else []),
@@ -174,7 +174,7 @@ def _cells_of_all(each: Course) -> list[str]:
     return [
         each.words,
         str(rounds[0]) if len(set(rounds)) == 1 else f"{min(rounds)}–{max(rounds)}",
-        with_spread(mean_and_spread([end.score for end in ends]), each.task),
+        with_spread(mean_and_spread([end.score for end in ends]), each.task.shown),
         _measured(each, [end.bytes for end in ends], more=False),
         _predicted(each, rounds, more=False),
         *(["–" if each.is_silent else _per_megabyte(ends)] if each.task.unit == "%" else []),

@@ -124,12 +124,12 @@ def score_at(summary: Mapping[str, Any], when: ReportedRound, part: Part, what: 
     return None if found is None else float(found)
 
 
-def with_spread(value: MeanAndSpread | None, task: Task) -> str:
-    """`81.2 ± 0.9`, in the unit of scores; with one seed, the number alone."""
+def with_spread(value: MeanAndSpread | None, shown: Callable[[float], str]) -> str:
+    """`81.2 ± 0.9`, as scores or metrics are shown; with one seed, the number alone."""
     if value is None:
         return "–"
     mean, spread = value
-    return task.shown(mean) if spread is None else f"{task.shown(mean)} ± {task.shown(spread)}"
+    return shown(mean) if spread is None else f"{shown(mean)} ± {shown(spread)}"
 
 
 def sweep_table(rows: Sequence[VariantResult], task: Task) -> FittedTable:
@@ -171,12 +171,12 @@ def _all(rows: Sequence[VariantResult]) -> str:
 def _cells(row: VariantResult, task: Task, *, whole: bool) -> list[str]:
     return [
         str(row.seeds) if row.finished == row.seeds else f"{row.finished} of {row.seeds}",
-        with_spread(row.last_own, task),
-        *([with_spread(row.last_whole, task)] if whole else []),
-        with_spread(row.chosen_own, task),
-        *([with_spread(row.chosen_whole, task)] if whole else []),
-        with_spread(row.worst, task),
-        with_spread(row.unevenness, task),
+        with_spread(row.last_own, task.shown),
+        *([with_spread(row.last_whole, task.shown)] if whole else []),
+        with_spread(row.chosen_own, task.shown),
+        *([with_spread(row.chosen_whole, task.shown)] if whole else []),
+        with_spread(row.worst, task.shown),
+        with_spread(row.unevenness, task.shown),
         *_costs(row),
     ]
 
@@ -209,7 +209,9 @@ def sweep_markdown(rows: Sequence[VariantResult], task: Task) -> str:
         server = further.get(f"server.{SERVER_MODEL}")
         scores = (row.last_whole, row.last_own, row.worst, row.unevenness, server)
         names = [row.values[key] for key in keys] or [row.variant]
-        lines.append([*map(_code, names), *(with_spread(score, task) for score in scores), *_costs(row)])
+        lines.append(
+            [*map(_code, names), *(with_spread(score, task.shown) for score in scores), *_costs(row)]
+        )
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -252,7 +254,7 @@ def sweep_further(rows: Sequence[VariantResult], task: Task) -> Table | None:
         (
             row.variant,
             {
-                when: {measure: with_spread(value, task) for measure, value in measures.items()}
+                when: {measure: with_spread(value, measure.shown) for measure, value in measures.items()}
                 for when, measures in row.further.items()
             },
         )

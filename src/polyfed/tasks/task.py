@@ -192,9 +192,12 @@ class Task(BaseModel, ABC):
         """A score in its unit: a share in per cent."""
         return 100 * value if self.unit == "%" else value
 
-    @abstractmethod
-    def blind(self, labels: Tensor) -> float:
-        """The score that is best without looking at a row: knowing these labels, but not whose they are."""
+    def blind(self, labels: Tensor) -> float | None:
+        """The best score that can be had of these labels without looking at a row; None where nobody can say.
+
+        `check_method` wants a method to be better.
+        """
+        return None
 
     @property
     def shown_unit(self) -> str:
@@ -220,6 +223,24 @@ class Task(BaseModel, ABC):
     @abstractmethod
     def read(self, outputs: Tensor, words: Sequence[str]) -> Reading:
         """What outputs say, for people. words: of what is learnt."""
+
+    def decided(self, outputs: Tensor) -> Tensor:
+        """The answers that outputs stand for, in the form of labels."""
+        words = [str(place) for place in range(outputs.shape[1])]
+        return self.as_labels(self.read(outputs, words).answers, words)
+
+    def readable(self, outputs: Tensor) -> Tensor:
+        """Outputs as people read them: probabilities where there are any, else what is answered."""
+        return self.answer(outputs) if Trait.PROBABILITIES in self.traits else self.decided(outputs)
+
+    def as_labels(self, answers: Sequence[Any], words: Sequence[str]) -> Tensor:
+        """Answers as people are given them, in the form of labels. words: of what is learnt."""
+        if self.targets.kind == "numbers":
+            return torch.tensor([float(answer) for answer in answers], dtype=torch.float64)
+        if self.targets.kind == "several":
+            return torch.tensor([[float(word in answer) for word in words] for answer in answers])
+        places = {word: place for place, word in enumerate(words)}
+        return torch.tensor([places[answer] for answer in answers])
 
     def answer_title(self, words: Sequence[str]) -> str:
         """What to call answers above a column of them."""

@@ -44,9 +44,6 @@ class ToldTask(Task):
     def tally(self, outputs: Tensor, labels: Tensor) -> Tally:
         self._unknown()
 
-    def blind(self, labels: Tensor) -> float:
-        self._unknown()
-
     def read(self, outputs: Tensor, words: Sequence[str]) -> Reading:
         self._unknown()
 
