@@ -25,10 +25,11 @@ import yaml
 from _pytest.mark import ParameterSet
 from tests.conftest import Command
 
+from polyfed import tasks
 from polyfed.cli import commands as cli
 from polyfed.experiments import papers
 from polyfed.federation import method as methods
-from polyfed.federation.declaration import Need
+from polyfed.federation.declaration import Declaration, Need
 from polyfed.federation.method import Method, registered
 from polyfed.learn import METRICS, Training
 from polyfed.report.measures import metric_facts
@@ -266,3 +267,19 @@ def public_data(method: Method) -> str:
     if Need.PUBLIC_LABELS in method.declared.needs:
         return "labelled"
     return "unlabelled" if Need.PUBLIC in method.declared.needs else "no"
+
+
+def test_the_page_of_methods_says_for_which_tasks_each_is() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text()
+    section = text.partition("### For which tasks")[2].partition("\n## ")[0]
+    _, *rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", section, re.MULTILINE)
+    found = dict(rows)
+    assert list(found) == list(tasks.registered())
+    for task, words in found.items():
+        named = set(re.findall(r"`([\w-]+)`", words))
+        suited = {name for name, kind in registered().items() if task in declared_by(kind).task_names}
+        assert suited == (set(registered()) - named if words.startswith("all") else named), task
+
+
+def declared_by(kind: type[Method]) -> Declaration:
+    return kind(kind.Settings(), Training()).declared
