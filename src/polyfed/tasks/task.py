@@ -40,7 +40,10 @@ PLUG_INS = "polyfed.tasks"  # the entry point group of other packages' tasks
 
 
 class Trait(StrEnum):
-    """What may be true of a task's outputs and answers, and what methods may need of them."""
+    """What may be true of a task's outputs and answers, and what methods may need of them.
+
+    A task whose answers are probabilities also has `sure`, `sharpened`, `entropy` and `is_answer`.
+    """
 
     TABLE = "outputs in a table, rows × outputs"
     PROBABILITIES = "answers that are probabilities"
@@ -135,15 +138,15 @@ class Task(BaseModel, ABC):
 
     def sure(self, labels: Tensor, outputs: int) -> Tensor:
         """The answer of somebody who knows the labels."""
-        raise NotImplementedError
+        raise TaskError(f"task={self.name} has no probabilities")
 
     def sharpened(self, answer: Tensor, temperature: float) -> Tensor:
         """Answers, such as a mean of several, made surer by a temperature below 1."""
-        raise NotImplementedError
+        raise TaskError(f"task={self.name} has no probabilities")
 
     def entropy(self, answer: Tensor) -> Tensor:
         """How unsure each row's answer is."""
-        raise NotImplementedError
+        raise TaskError(f"task={self.name} has no probabilities")
 
     def is_answer(self, table: Tensor) -> bool:
         """Whether a table of floats, rows × outputs, can be an answer."""
