@@ -25,6 +25,7 @@ from polyfed.experiments.papers.results import (
 )
 from polyfed.experiments.papers.terms import runs_for
 from polyfed.runs.metrics import look_up
+from polyfed.tasks import Regression
 
 
 def line(number: int, whole: float, validation: float | None = None, **more: Any) -> dict[str, Any]:
@@ -272,3 +273,22 @@ def test_rounds_and_bytes_to_a_target_are_of_a_whole_run() -> None:
     assert [float(never), never.low, never.high] == [6, 6, math.inf]
     assert isinstance(run.value("bytes_to.1.whole.mean", "last"), Bounded)
     assert not isinstance(run.value("bytes_to.0.70.whole.mean", "last"), Bounded)
+
+
+def test_of_a_regression_smaller_is_better() -> None:
+    def errors(number: int, validation: float, tally: list[float]) -> dict[str, Any]:
+        score = {"validation": [validation**2 * 10, 10], "own": tally}
+        spread = {"mean": tally[0], "worst": tally[0], "best": tally[0], "spread": 0.0}
+        return {
+            "round": number,
+            "summary": {"validation": validation, "own": spread},
+            "clients": {"north": score},
+        }
+
+    lines = [errors(1, 5.0, [160.0, 10]), errors(2, 3.0, [90.0, 10]), errors(3, 4.0, [40.0, 10])]
+    for chosen in ("round", "each"):
+        run = Evaluations(lines, chosen=chosen, task=Regression())
+        assert (
+            run.value("clients.north.own", "chosen") == 3.0
+        )  # √(90 / 10), in the round of the smallest error
+        assert run.value("clients.north.own", "last") == 2.0

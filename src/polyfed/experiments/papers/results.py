@@ -20,6 +20,7 @@ from polyfed.runs import metrics
 from polyfed.runs.communication import course, reach
 from polyfed.runs.history import RunRecord
 from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound, look_up
+from polyfed.tasks import CLASSIFICATION, Task, Trait
 
 FACTORS: dict[Unit, float] = {
     "percent": 100.0,
@@ -46,7 +47,9 @@ class Evaluations:
 
     chosen: one round for all clients, or each client's own.
     sent: bytes by measure, of the whole run: they are reported at the last round alone.
-    classes: how many the clients' data have; None if the run does not say.
+    classes: how many the clients' data have, for what is no better than chance; None if the run does not say, or learns
+        something else than one class for each row.
+    task: what is learnt: which scores are better, and what a tally stands for.
     """
 
     def __init__(
@@ -55,20 +58,25 @@ class Evaluations:
         chosen: RoundChoice = "round",
         sent: Mapping[str, float] = MappingProxyType({}),
         classes: int | None = None,
+        task: Task = CLASSIFICATION,
     ) -> None:
         self.lines = list(lines)
+        self.task = task
         self.sent = sent
         self.classes = classes
         evaluated = [line for line in self.lines if "summary" in line]
         self._at: dict[ReportedRound, Mapping[str, Any] | None] = {
             "last": evaluated[-1] if evaluated else None,
-            "chosen": _chosen_for_each(evaluated) if chosen == "each" else _chosen_for_all(evaluated),
+            "chosen": _chosen_for_each(evaluated, task)
+            if chosen == "each"
+            else _chosen_for_all(evaluated, task),
         }
 
     @classmethod
     def of(cls, run: Path, chosen: RoundChoice = "round") -> Evaluations:
         record = RunRecord(run)
-        return cls(record.history, chosen, sent_in(record.summary), record.class_count)
+        classes = record.class_count if Trait.ONE_CLASS in record.task.traits else None
+        return cls(record.history, chosen, sent_in(record.summary), classes, record.task)
 
     def value(self, measure: str, at: ReportedRound) -> float | None:
         """A measure at one of the two rounds. What is measured only before the first round is the same at both.
@@ -86,9 +94,9 @@ class Evaluations:
         line = self._at[at]
         if line is None:
             return None
-        found = look_up(line, measure)
+        found = look_up(line, measure, self.task)
         if found is None and self.lines[0]["round"] == 0:
-            return look_up(self.lines[0], measure)
+            return look_up(self.lines[0], measure, self.task)
         return found
 
     def test_rows(self, measure: str, at: ReportedRound) -> int | None:
@@ -98,7 +106,8 @@ class Evaluations:
 
     def _to_target(self, wanted: re.Match[str]) -> float | None:
         """Rounds or bytes until an accuracy was reached; if it never was, more than all of the run's."""
-        found = reach(course(self.lines, wanted["measure"]), float(wanted["target"]))
+        points = course(self.lines, wanted["measure"], self.task)
+        found = reach(points, float(wanted["target"]), self.task)
         if found is None:
             return None
         number = found.round if wanted["what"] == "rounds" else found.bytes
@@ -106,21 +115,21 @@ class Evaluations:
 
     def curve(self, measure: str) -> dict[int, float]:
         """A measure by round."""
-        values = ((int(line["round"]), look_up(line, measure)) for line in self.lines)
+        values = ((int(line["round"]), look_up(line, measure, self.task)) for line in self.lines)
         return {number: value for number, value in values if value is not None}
 
 
-def _chosen_for_all(evaluated: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    chosen = metrics.chosen_round(evaluated)
+def _chosen_for_all(evaluated: Sequence[Mapping[str, Any]], task: Task) -> Mapping[str, Any] | None:
+    chosen = metrics.chosen_round(evaluated, task)
     return next((line for line in evaluated if line["round"] == chosen), None)
 
 
-def _chosen_for_each(evaluated: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+def _chosen_for_each(evaluated: Sequence[Mapping[str, Any]], task: Task) -> Mapping[str, Any] | None:
     """A line of a history as if all clients had been at their best rounds at the same time."""
-    best = metrics.chosen_for_each(evaluated)
+    best = metrics.chosen_for_each(evaluated, task)
     if not best:
         return None
-    summary = metrics.summarise(dict(enumerate(best.values())), lambda _index: "all")
+    summary = metrics.summarise(dict(enumerate(best.values())), lambda _index: "all", task)
     return {"summary": summary, "clients": best}
 
 
