@@ -30,7 +30,8 @@ from polyfed.experiments import papers
 from polyfed.federation import method as methods
 from polyfed.federation.declaration import Need
 from polyfed.federation.method import Method, registered
-from polyfed.learn import Training
+from polyfed.learn import METRICS, Training
+from polyfed.report.measures import metric_facts
 from polyfed.report.tables import mixed_models
 from polyfed.runs.config import read_config
 
@@ -46,7 +47,9 @@ BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 COMMENT = re.compile(r"\s+#\s.*")
-CHEAP = re.compile(r"polyfed (new|partition|methods|models|data|reproduce( lwof)?( lwof/table2 --plan)?)\b")
+CHEAP = re.compile(
+    r"polyfed (new|partition|methods|metrics|models|data|reproduce( lwof)?( lwof/table2 --plan)?)\b"
+)
 """Commands that are also run; `reproduce` only where it prints."""
 
 
@@ -214,6 +217,17 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_paths_that_a_page_names_exist(page: Path) -> None:
     named = re.findall(r"`((?:src|tests|docs|benchmarks)/[\w./-]+)`", page.read_text(encoding="utf-8"))
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+# -- the table of metrics --------------------------------------------------------------------------------------
+
+
+def test_the_guide_says_of_a_metric_what_the_code_has() -> None:
+    text = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Metrics beside accuracy\n")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
+    told = {name.strip("`"): tuple(others) for name, _, *others in rows}
+    assert told == {name: metric_facts(metric)[2:] for name, metric in METRICS.items()}
 
 
 # -- the table of methods --------------------------------------------------------------------------------------

@@ -193,6 +193,47 @@ def test_any_wrong_value_in_any_place_is_used_or_refused_in_one_line(
     assert refused
 
 
+FORGED_METRICS: list[dict[str, Any]] = [
+    {"anything at all": 0.5},
+    {"\x1b[31mrecall": 0.5},
+    {"recall": 1.5},
+    {"recall": -0.1},
+    {"mcc": -1.1},
+    {"log-loss": 1e9},
+    {"r2": 1.5},
+    {"cohen_kappa_score": 1e31},
+    {"my_module:cost": float("nan")},
+    {"my_module:cost": [[1]]},
+    {"recall": [[1]]},
+    {"confusion": 0.5},
+    {"my_module:cost" * 30: 0.5},
+]
+
+
+@pytest.mark.parametrize("metrics", FORGED_METRICS, ids=str)
+def test_metrics_that_no_run_can_have_are_refused(run: Path, tmp_path: Path, metrics: dict[str, Any]) -> None:
+    path = shutil.copytree(run, tmp_path / "run")
+    (line,) = (json.loads(text) for text in (run / "history.jsonl").read_text().splitlines())
+    client = next(iter(line["clients"].values()))
+    over = {
+        name: value if isinstance(value, list) else dict.fromkeys(("mean", "worst", "best", "spread"), value)
+        for name, value in metrics.items()
+    }
+    for place, forged in (
+        ("server_metrics", {**line, "server_metrics": {"global": metrics}}),
+        ("summary", {**line, "summary": {**line["summary"], "metrics": {"own": over}}}),
+        ("clients", {**line, "clients": {"north": {**client, "metrics": {"own": metrics}}}}),
+    ):
+        if place == "summary" and metrics == {"confusion": 0.5}:
+            continue
+        forge(path, "history.jsonl", forged)
+        assert refused_or_used(lambda found: list(RunRecord(found).history), path, f"{place}: {metrics}")
+        shutil.copyfile(run / "manifest.json", path / "manifest.json")
+    honest = {"my_module:cost": 3.5, "fbeta_score(beta=2)": 0.5, "recall": None, "r2": -1e20}
+    forge(path, "history.jsonl", {**line, "server_metrics": {"global": honest}})
+    assert not refused_or_used(lambda found: list(RunRecord(found).history), path, str(honest))
+
+
 def test_a_models_file_says_what_it_is_or_is_refused_before_anything_is_built(
     run: Path, tmp_path: Path
 ) -> None:

@@ -104,6 +104,33 @@ def test_python_is_asked_too_and_what_a_program_has_imported_is_no_trust(runs: P
     assert polyfed.resume("begun", trust=["trap_models"], workers=1).finished
 
 
+def test_a_metric_of_ones_own_is_imported_only_if_told_so(folder: Path, command: Command) -> None:
+    (folder / "trap_models.py").write_text(TRAP + "\ndef cost(labels):\n    return 1.0\n")
+    content = {**CONFIG, "evaluate": {"metrics": ["recall", "trap_models:cost"]}}
+    (folder / "run.yaml").write_text(yaml.safe_dump(content))
+    polyfed.run("run.yaml", out="done", workers=1)
+    begun = polyfed.prepare("run.yaml", out="begun", workers=1)
+    begun.go(lambda run: run.stop())
+    begun.close()
+    forget()
+    for more in (("begun",), ("done", "--rounds", 3)):
+        words = ("resume", *more)
+        said = command(*words, "--workers", 1, "--no-figure")
+        assert (said.code, said.err.count("\n")) == (2, 1), words
+        assert "the module trap_models" in said.err and "add --trust trap_models" in said.err
+    assert command("partition", "run.yaml").code == 2
+    for shows in (("show", "done"), ("compare", "done", "--no-figure")):
+        said = command(*shows)
+        assert said.code == 0
+        assert "trap_models:cost (a number), own test data" in " ".join(said.out.split())
+    assert command("predict", "done", "rows.npz", "--client", "client-0").code == 0
+    assert not Path("sprung").exists() and "trap_models" not in sys.modules
+    with pytest.raises(ModelError, match=r"trust=\['trap_models'\]"):
+        polyfed.resume("begun", workers=1)
+    assert command("resume", "begun", "--workers", 1, "--no-figure", *FLAGS).code == 0
+    assert Path("sprung").exists()
+
+
 def test_a_forged_file_calls_nothing(folder: Path, refused: Refused) -> None:
     polyfed.run({**CONFIG, "rounds": 1}, out="run", workers=1)
     config = yaml.safe_load(Path("run/config.yaml").read_text())
@@ -123,6 +150,11 @@ def _calls_nothing(folder: Path, refused: Refused, name: str, config: dict[str, 
     assert f"add --trust {module}" in refused("predict", "run", "rows.npz", "--client", "client-0")
     for models in ({"names": [name]}, {"server": name}, {"shares": {name: 0.5}}, {"clients": {"0": name}}):
         forge(folder / "run", "config.yaml", {**config, "models": {**config["models"], **models}})
+        assert f"add --trust {module}" in refused("resume", "run", "--rounds", 3)
+    for wish in (name, {"name": name, "smaller_is_better": True}, {"function": name}):
+        forge(
+            folder / "run", "config.yaml", {**config, "evaluate": {**config["evaluate"], "metrics": [wish]}}
+        )
         assert f"add --trust {module}" in refused("resume", "run", "--rounds", 3)
 
 

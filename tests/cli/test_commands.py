@@ -25,11 +25,19 @@ from polyfed.cli import commands, demonstrating
 from polyfed.cli.examples import yaml_text
 from polyfed.engines import AUTO, ENGINES
 from polyfed.experiments.reproduce import DEFAULT_OUT, DEFAULT_SCALE
+from polyfed.learn import METRICS
 from polyfed.report.tables import percent, sent_words, signed
 from polyfed.runs.config import read_config
 from polyfed.runs.history import RunRecord
+from polyfed.tasks import CLASSIFICATION, Binary, MultiLabel, Regression
 from polyfed.testing import result_of
 
+TASKS = {
+    "classification": CLASSIFICATION,
+    "binary": Binary(),
+    "multilabel": MultiLabel(),
+    "regression": Regression(),
+}
 REASON = f"KeyError: 'missing' ({place()})"
 
 
@@ -311,6 +319,29 @@ def test_a_sweep_ends_with_a_table_and_its_exit_code_tells_of_failures(
     assert said.out.count("failed: ") == 2
     assert "wrote polyfed-runs/run-sweep/results.csv, polyfed-runs/run-sweep/curves.png" in said.out
     assert Path("polyfed-runs/run-sweep/training.lr=0.1/seed-1/summary.json").exists()
+
+
+def test_metrics_are_listed_and_unknown_ones_refused_before_the_run(command: Command, run_file: Path) -> None:
+    listed = command("metrics")
+    assert listed.code == 0
+    for name, metric in METRICS.items():
+        (line,) = (line for line in listed.out.splitlines() if line.split()[:1] == [name])
+        assert ("computed where the rows are" in line) is (
+            metric.sums_for(TASKS[next(iter(metric.how))]) is None
+        )
+    for given, reason in (
+        ("acu", "evaluate.metrics: unknown metric 'acu'; did you mean 'auc'?"),
+        (
+            "mae",
+            "evaluate.metrics: mae is for regression, not for task=classification: use balanced-accuracy",
+        ),
+        ("fbeta_score", "evaluate.metrics: fbeta_score cannot be used with task=classification"),
+        ("no_such:cost", "start polyfed where no_such.py is"),
+    ):
+        said = command("run", run_file, "--set", f"evaluate.metrics={given}", "--out", "refused")
+        assert (said.code, said.err.count("\n")) == (2, 1), said
+        assert reason in said.err
+        assert not Path("refused").exists()
 
 
 def test_metrics_and_stages_are_printed_of_a_run_of_runs_and_of_a_sweep(

@@ -9,7 +9,7 @@ import torch
 from tests.conftest import MakeRun
 from torch import Tensor
 
-from polyfed import Client, Declaration, Fields, Fleet, Kind, Method, Server, client_step
+from polyfed import Client, Declaration, Fields, Fleet, Kind, Method, Server, client_step, learn
 from polyfed.engines import Inline, Pool
 from polyfed.errors import MethodError, RunError
 from polyfed.federation.engine import Engine
@@ -371,7 +371,9 @@ def test_a_declaration_says_the_kind() -> None:
 
 
 def report_refusal(report: dict[str, Any]) -> str | None:
-    return why_report_refused(report, ("stage", "after training"), ("loss", "mutual-kl", "x"), outputs=2)
+    return why_report_refused(
+        report, ("stage", "after training"), ("loss", "mutual-kl", "x"), outputs=2, metrics=ASKED
+    )
 
 
 @pytest.mark.parametrize(
@@ -396,6 +398,9 @@ def test_scores_and_numbers_under_declared_names_are_let_through(report: dict[st
 
 BY_STAGE = "what it measured are not scores by stage"
 SCORES = "what it measured at 'stage' are not scores of classification"
+ASKED = [
+    learn.METRICS[name] for name in ("balanced-accuracy", "macro-f1", "auc", "calibration-error", "confusion")
+]
 METRICS = (
     "what it measured at 'stage' are not balanced-accuracy, macro-f1, auc, calibration-error, confusion"
     " of a scored part"

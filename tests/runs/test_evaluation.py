@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
+from collections.abc import Callable, Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +17,19 @@ from tests.conftest import MakeRun
 from tests.readers import whole_test
 from torch import Tensor, nn
 
-from polyfed import Client, Declaration, Fleet, Method, MethodSettings, Server, client_step, learn
+from polyfed import Client, Declaration, Fleet, Method, MethodSettings, Server, client_step, learn, plug_ins
 from polyfed.data import Rows
 from polyfed.engines import Inline, Pool
-from polyfed.errors import RunError, StepFailed
+from polyfed.errors import ConfigError, RunError, StepFailed
+from polyfed.federation.engine import Engine
 from polyfed.federation.message import Fields, Weights
 from polyfed.federation.roster import Facts
-from polyfed.learn import METRICS, metrics_of
+from polyfed.learn import metrics_of
 from polyfed.methods import local_training
 from polyfed.methods.local import Local
 from polyfed.runs.api import load_model
 from polyfed.runs.checkpoint import RunDirectory, read_lines
+from polyfed.runs.config import read_config
 from polyfed.runs.failures import FAILURES_LOG
 from polyfed.runs.rounds import Run
 from polyfed.runs.setup import set_up
@@ -32,6 +37,8 @@ from polyfed.tasks import CLASSIFICATION
 from polyfed.testing import result_of
 
 ALL = {"metrics": "all"}
+SUITED = learn.metrics_for(["all"], CLASSIFICATION)
+NAME = attrgetter("name")
 PUBLIC = {"limit": 300, "clients": 4, "public": {"source": "share", "share": 0.2}}
 
 
@@ -44,10 +51,10 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 def computed(model: nn.Module, rows: Rows, among: int | None = None) -> dict[str, Any]:
     """The metrics of a model, directly; None where one has no value."""
     x, y = rows.tensors()
-    found = metrics_of(learn.predict(model, x)[:, :among], y, METRICS)
+    found = metrics_of(learn.predict(model, x)[:, :among], y, SUITED)
     confusion = found.pop("confusion")
     return {
-        **{name: pytest.approx(found[name]) if name in found else None for name in METRICS},
+        **{name: pytest.approx(found[name]) if name in found else None for name in map(NAME, SUITED)},
         "confusion": confusion,
     }
 
@@ -167,6 +174,111 @@ def test_inline_pool_and_a_resumed_run_agree_to_the_bit(make_run: MakeRun, metho
     resumed.close()
     assert result_of(part.path) == result_of(whole.path)
     assert resumed.summary["last"]["metrics"] == whole.summary["last"]["metrics"]
+
+
+def table(path: Path, task: str) -> dict[str, Any]:
+    """A table of 160 rows whose labels are of a task, and the keys of a run file that name it."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(160, 3))
+    columns = {f"x{place}": x[:, place] for place in range(3)}
+    if task == "regression":
+        columns["y"] = 90 + 10 * x[:, 0] + rng.normal(size=160)
+    else:
+        columns["y"] = (x[:, 0] + 0.5 * rng.normal(size=160) > 0.4).astype(int)
+        columns["z"] = (x[:, 1] + 0.5 * rng.normal(size=160) > 1.2).astype(int)
+    labels: str | list[str] = ["y", "z"] if task == "multilabel" else "y"
+    wanted = [name for name in columns if name[0] == "x" or name in labels]
+    lines = [",".join(wanted), *(",".join(str(columns[name][row]) for name in wanted) for row in range(160))]
+    path.write_text("\n".join(lines) + "\n")
+    return {"source": str(path), "label": labels, "limit": None, "partition": {"kind": "iid"}}
+
+
+TASKS: dict[str, tuple[Any, list[Any]]] = {
+    "regression": ({"name": "regression", "scale": "pooled"}, ["all", "max_error"]),
+    "binary": ({"name": "binary", "threshold": 0.3}, ["all", {"name": "fbeta_score", "beta": 2}]),
+    "multilabel": ("multilabel", ["all", "jaccard_score"]),
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_metrics_of_every_task_agree_to_the_bit_inline_in_a_pool_and_resumed(
+    make_run: MakeRun, tmp_path: Path, name: str, costs: str
+) -> None:
+    task, wished = TASKS[name]
+    data = table(tmp_path / "table.csv", name)
+    changes = {"data": data, "task": task, "evaluate": {"metrics": [*wished, costs]}, "rounds": 2}
+    whole = make_run("fedavg", Inline(), **changes)
+    whole.go()
+    names = [metric.name for metric in whole.federation.metrics]
+    assert {costs, *(metric.name for metric in learn.metrics_for(["all"], whole.federation.task))} < set(
+        names
+    )
+    for part in ("own", "whole"):
+        found = whole.summary["last"]["metrics"][part]
+        assert list(found) == names
+        assert all(found[each] is not None for each in names)
+    pool = make_run("fedavg", Pool(2), **changes)
+    pool.go()
+    assert result_of(pool.path) == result_of(whole.path)
+    part_done = make_run("fedavg", Inline(), **changes)
+    part_done.go(lambda now: now.stop())
+    part_done.close()
+    config = read_config(part_done.path / "config.yaml")
+    assert config == part_done.config  # with all that was left open decided, and read again as it is
+    resumed = Run(set_up(config), Pool(2), RunDirectory(part_done.path, new=False))
+    resumed.go()
+    resumed.close()
+    assert result_of(part_done.path) == result_of(whole.path)
+
+
+@pytest.fixture
+def costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A function of one's own: how far answers are from labels, and worse if there are many."""
+    (tmp_path / "own_costs.py").write_text(
+        "def cost(answers, labels):\n    return abs(answers - labels).sum()\n\n"
+        "cost.smaller_is_better = True\n\n"
+        "def broken(labels):\n    return {}['missing']\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    yield "own_costs:cost"
+    plug_ins.named_function.cache_clear()
+    sys.modules.pop("own_costs", None)
+
+
+@pytest.mark.parametrize("engine", [Inline, lambda: Pool(2)], ids=["inline", "pool"])
+def test_a_shared_model_has_each_clients_own_cost_and_the_largest_is_the_worst(
+    make_run: MakeRun, costs: str, engine: Callable[[], Engine]
+) -> None:
+    run = make_run("fedavg", engine(), evaluate={"metrics": [costs]}, rounds=1)
+    run.go()
+    last = lines_of(run.path)[-1]
+    own = [score["metrics"]["own"][costs] for score in last["clients"].values()]
+    for index, found in enumerate(own):
+        x, y = run.federation.holdings.of(index).test.tensors()
+        answers = learn.predict(load_model(run.path, f"client-{index}"), x).argmax(dim=1)
+        assert found == float((answers - y).abs().sum())
+    over = last["summary"]["metrics"]["own"][costs]
+    assert (over["worst"], over["best"]) == (max(own), min(own)) and max(own) > min(own)
+    said = run.config.as_file()["evaluate"]["metrics"]
+    assert said == [{"name": costs, "on": "answers", "smaller_is_better": True}]
+
+
+def test_a_metric_that_fails_is_the_clients_failure_and_says_where(make_run: MakeRun, costs: str) -> None:
+    run = make_run("local", evaluate={"metrics": [costs.replace(":cost", ":broken")]})
+    with pytest.raises(RunError, match=r"no client could be scored"):
+        run.go()
+    text = (run.path / FAILURES_LOG).read_text()
+    assert "metric own_costs:broken failed at own_costs.py:7: KeyError: 'missing'" in text
+
+
+def test_a_metric_that_is_not_for_the_task_is_refused_before_the_run(make_run: MakeRun) -> None:
+    words = (
+        r"^evaluate\.metrics: mae is for regression, not for task=classification: use balanced-accuracy, macro-f1,"
+        r" auc, calibration-error, confusion, recall, precision, f1, specificity, pr-auc, mcc, log-loss, brier$"
+    )
+    with pytest.raises(ConfigError, match=words):
+        make_run("fedavg", evaluate={"metrics": ["recall", "mae"]})
 
 
 def test_the_servers_model_has_metrics_too(make_run: MakeRun) -> None:

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from polyfed.federation.nodes import Measurement
+from polyfed.learn import METRICS
 from polyfed.runs.metrics import (
+    added,
     amp,
     chosen_for_each,
     chosen_round,
@@ -18,7 +20,7 @@ from polyfed.runs.metrics import (
     with_others,
     wlp,
 )
-from polyfed.tasks import CLASSIFICATION
+from polyfed.tasks import CLASSIFICATION, Binary
 
 # FedKF's Table 2: three models on three clients. Its cells are only partly legible (an accuracy of 0.7, an AMP
 # of 0.65, FM 0.00667, 0.005 and 0.00667); these accuracies agree with them and with what the text says of them:
@@ -205,6 +207,28 @@ def test_metrics_are_summed_up_over_the_clients_where_they_have_a_value() -> Non
     assert own["confusion"] == [[4, 0], [1, 1]]
 
 
+def test_sums_are_added_only_where_every_client_has_them() -> None:
+    """Recall of the second class: 1 of 2 here and 0 of 1 there are 1 of 3; the mean over clients would be 1/4."""
+    task = Binary().for_classes(["no", "yes"])
+    asked = [METRICS["recall"], METRICS["auc"], METRICS["brier"]]
+    here: Any = {"own": [2, 3], "metrics": {"own": {"auc": 0.5}},
+                 "sums": {"own": {"confusion": [[1, 0], [1, 1]], "brier": [0.6, 3]}}}  # fmt: skip
+    there: Any = {
+        "own": [1, 2],
+        "metrics": {"own": {"auc": None}},
+        "sums": {"own": {"confusion": [[1, 0], [1, 0]]}},
+    }
+    assert added([here, there], asked, task) == {
+        "own": [3, 5],
+        "metrics": {"own": {"recall": pytest.approx(1 / 3), "auc": 0.5, "brier": None}},
+    }
+
+
+def test_no_sums_are_left_in_what_is_written() -> None:
+    score: Any = {"own": [1, 2], "sums": {"own": {"confusion": [[1, 1], [0, 0]]}}}
+    assert with_nulls(score, [METRICS["recall"]]) == {"own": [1, 2]}
+
+
 def test_a_metric_that_nobody_has_is_none() -> None:
     scores: dict[int, Measurement] = {0: {"own": [1, 1], "metrics": {"own": {"auc": None}}}}
     assert summarise(scores, lambda _: "mlp")["metrics"] == {"own": {"auc": None}}
@@ -212,12 +236,12 @@ def test_a_metric_that_nobody_has_is_none() -> None:
 
 def test_without_metrics_there_is_no_word_of_them() -> None:
     assert "metrics" not in summarise({0: {"own": [1, 1]}}, lambda _: "mlp")
-    assert with_nulls({"own": [1, 1]}, ["auc"]) == {"own": [1, 1]}
+    assert with_nulls({"own": [1, 1]}, [METRICS["auc"]]) == {"own": [1, 1]}
 
 
 def test_what_a_report_leaves_out_has_no_value() -> None:
     score: Measurement = {"own": [1, 1], "metrics": {"own": {"macro-f1": 1.0}}}
-    assert with_nulls(score, ["macro-f1", "auc"]) == {
+    assert with_nulls(score, [METRICS["macro-f1"], METRICS["auc"]]) == {
         "own": [1, 1],
         "metrics": {"own": {"macro-f1": 1.0, "auc": None}},
     }

@@ -16,9 +16,11 @@ from torch import nn
 
 import polyfed
 from polyfed.errors import CheckpointError, ConfigError, DataError, RunError, UserError
+from polyfed.report.measures import further_measures
 from polyfed.runs.checkpoint import read_lines
 from polyfed.runs.config import read_config
 from polyfed.runs.federation import Federation
+from polyfed.runs.history import RunRecord
 from polyfed.runs.setup import set_up
 from polyfed.testing import check_method, result_of
 
@@ -311,11 +313,31 @@ def test_without_a_whole_test_set_the_servers_model_is_scored_on_the_clients_row
     assert down == 2 * 3 * weights  # two rounds, three clients: counted, as evaluation
 
 
-def test_metrics_of_a_servers_model_are_means_over_clients(content: dict[str, Any], tmp_path: Path) -> None:
-    content |= {"method": "fedmd", "evaluate": {"metrics": ["auc", "confusion"]}}
-    last = polyfed.run(content, out=tmp_path / "run", workers=1).summary["last"]
-    assert 0 <= last["server_metrics"]["global"]["auc"] <= 1
-    assert np.sum(last["server_metrics"]["global"]["confusion"]) == 10 + 10 + 30
+def test_metrics_of_a_servers_model_are_of_all_rows_where_they_add_up_and_else_means_over_clients(
+    content: dict[str, Any], tmp_path: Path
+) -> None:
+    wished = ["auc", "confusion", "recall", "macro-f1", "mcc", "log-loss", "cohen_kappa_score"]
+    content |= {"method": "fedmd", "evaluate": {"metrics": wished}}
+    done = polyfed.run(content, out=tmp_path / "run", workers=1)
+    found = done.summary["last"]["server_metrics"]["global"]
+    (a, b), (c, d) = found["confusion"]
+    assert a + b + c + d == 10 + 10 + 30
+    assert found["recall"] == pytest.approx((a / (a + b) + d / (c + d)) / 2)
+    assert found["macro-f1"] == pytest.approx(a / (2 * a + b + c) + d / (2 * d + b + c))
+    spread = (a + b) * (c + d) * (a + c) * (b + d)
+    assert found["mcc"] == pytest.approx((a * d - b * c) / spread**0.5)
+    assert 0 <= found["auc"] <= 1
+    titles = {
+        measure.key.rpartition(".")[2]: measure.title
+        for measure in further_measures(RunRecord(done.path), "last")
+    }
+    assert titles["recall"] == "global (server), recall, clients' own test rows"
+    assert titles["log-loss"] == "global (server), log loss (a number), clients' own test rows"
+    for name, title in (("auc", "AUC"), ("cohen_kappa_score", "cohen_kappa_score (a number)")):
+        assert titles[name] == f"global (server), {title}, mean over clients' own test rows"
+    assert not any(
+        "sums" in score for line in RunRecord(done.path).history for score in line.get("clients", {}).values()
+    )
 
 
 def test_a_file_of_the_servers_is_the_whole_test_set(

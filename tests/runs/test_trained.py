@@ -15,6 +15,7 @@ import torch
 import yaml
 from numpy.typing import NDArray
 from PIL import Image
+from sklearn import metrics as reference
 from tests.conftest import Command
 from tests.readers import dataset
 from torch import nn
@@ -72,6 +73,61 @@ def clinics(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = write(folder / "train.csv", patients(300, 0), [*TRAINED_ON, "clinic", "outcome"])
     content = {**CLINICS, "data": {**CLINICS["data"], "source": str(source)}}
     return polyfed.run(content, out=folder / "run", workers=1).path
+
+
+def test_predict_prints_the_metrics_that_are_asked_for(
+    clinics: Path, command: Command, tmp_path: Path
+) -> None:
+    new = patients(40, 1)
+    write(tmp_path / "new.csv", new, [*TRAINED_ON, "outcome"])
+    found = polyfed.load_model(clinics, "north").predict(tmp_path / "new.csv")
+    true, said = np.array(new["outcome"]), np.array(found.classes)
+    expected = {
+        "recall": reference.recall_score(true, said, average="macro"),
+        "pr-auc": np.mean(
+            [reference.average_precision_score(true == word, found.probabilities[:, place])
+             for place, word in enumerate(found.words)]
+        ),
+        "fbeta_score(beta=2)": reference.fbeta_score(true, said, beta=2, average="macro"),
+    }  # fmt: skip
+    asked = ["recall", "pr-auc", {"name": "fbeta_score", "beta": 2}]
+    assert found.metrics(asked) == pytest.approx(expected)
+    assert found.metrics("confusion")["confusion"] == reference.confusion_matrix(true, said).tolist()
+    printed = command("predict", clinics, "--client", "north", "new.csv", "--metrics", "recall,pr-auc,mcc")
+    lines = printed.err.splitlines()
+    assert lines[1:3] == [
+        f"recall {100 * expected['recall']:.1f} %",
+        f"PR-AUC {100 * expected['pr-auc']:.1f} %",
+    ]
+    assert lines[3].startswith("MCC ") and "%" not in lines[3]
+    settings = command(
+        "predict", clinics, "--client", "north", "new.csv", "--metrics", "[{name: fbeta_score, beta: 2}]"
+    )
+    assert f"fbeta_score(beta=2) {expected['fbeta_score(beta=2)']:.4g}\n" in settings.err
+    known = polyfed.load_model(clinics, "north").predict({**new, "outcome": np.array(["ill", *[""] * 39])})
+    assert known.metrics("auc, recall")["auc"] is None
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        ("recal", "unknown metric 'recal'; did you mean 'recall'?"),
+        ("mae", "mae is for regression, not for task=classification: use balanced-accuracy"),
+    ],
+)
+def test_metrics_that_cannot_be_computed_of_predictions_are_refused(
+    clinics: Path, command: Command, tmp_path: Path, names: str, reason: str
+) -> None:
+    write(tmp_path / "new.csv", patients(10, 1), [*TRAINED_ON, "outcome"])
+    said = command("predict", clinics, "--client", "north", "new.csv", "--metrics", names)
+    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
+    assert reason in said.err
+    write(tmp_path / "blind.csv", patients(10, 1), [*TRAINED_ON])
+    blind = command("predict", clinics, "--client", "north", "blind.csv", "--metrics", "recall")
+    assert (blind.code, blind.err) == (
+        2,
+        "polyfed: --metrics recall: blind.csv does not say what is true of any row\n",
+    )
 
 
 def test_predictions_for_raw_rows_with_shuffled_columns_are_the_models_own_by_hand(

@@ -39,6 +39,7 @@ for command in (
     list_commands.methods,
     list_commands.models,
     list_commands.data,
+    list_commands.metrics,
     list_commands.new,
     list_commands.partition,
 ):

@@ -81,6 +81,13 @@ def data(
         listing.data(name)
 
 
+def metrics() -> None:
+    """List the metrics beside a task's own score, for `evaluate.metrics`: for which tasks, and from what to what."""
+    from polyfed.cli import listing
+
+    listing.metrics()
+
+
 def new(
     path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("polyfed.yaml"),
     example: Annotated[

@@ -12,6 +12,7 @@ from polyfed.disk import check_regular
 from polyfed.errors import ConfigError, nearest
 from polyfed.models import check_trusted, named_on_the_command_line
 from polyfed.report.details import data_details, method_details, model_details, partition_details
+from polyfed.report.measures import metrics_table
 from polyfed.report.selection import Wishes, select, selection_tables
 from polyfed.report.tables import data_table, method_summaries, methods_table, models_table, partition_table
 from polyfed.runs.config import read_config
@@ -63,6 +64,15 @@ def data(name: str | None) -> None:
         tell("polyfed data NAME: everything about one")
     else:
         show(data_details(name, console.width))
+
+
+def metrics() -> None:
+    """Every metric beside a task's own score."""
+    console.print(metrics_table())
+    tell(
+        "any other of scikit-learn's: its name, or {name: fbeta_score, beta: 2}; one of your own: my_module:cost; both"
+        " are computed where the rows are"
+    )
 
 
 def check_cache() -> None:

@@ -12,7 +12,8 @@ from polyfed import disk
 from polyfed.cli.screen import console
 from polyfed.errors import ConfigError, visible
 from polyfed.runs import api
-from polyfed.runs.trained import Predictions, form_of, predict, task_of
+from polyfed.runs.trained import Predictions, form_of, measured, predict, task_of
+from polyfed.yaml_files import parse_yaml
 
 
 def predict_rows(
@@ -22,8 +23,12 @@ def predict_rows(
     out: Path | None,
     trust: Sequence[str],
     as_client: str | None = None,
+    metrics: str | None = None,
 ) -> None:
-    """Write what a client's model says of new data as CSV, and how good that is where the data say so."""
+    """Write what a client's model says of new data as CSV, and how good that is where the data say so.
+
+    metrics: further ones to be told, by their names with commas between them.
+    """
     try:
         model = api.load_model(directory, client, trust=trust)
     except api.OwnModelError as error:
@@ -32,6 +37,7 @@ def predict_rows(
             f" polyfed.load_model({str(directory)!r}, {client!r}, make=…).predict({str(source)!r})"
         ) from None
     found = predict(model, form_of(directory, client, as_client), task_of(directory, trust), source)
+    told = [] if metrics is None else _told_metrics(found, metrics, source)
     text = as_csv(found)
     if out is None:
         sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
@@ -43,9 +49,28 @@ def predict_rows(
         others = (
             "" if known else f"; the labels of {len(found) - found.tally[1]} more are not known to {client}"
         )
-        line = f"{found.task.told(found.tally)}{others}\n"
+        line = "\n".join([f"{found.task.told(found.tally)}{others}", *told, ""])
         # The table alone goes to stdout, where another program may read it.
         (sys.stderr if out is None else sys.stdout).write(visible(line))
+
+
+def _told_metrics(found: Predictions, names: str, source: Path) -> list[str]:
+    """Metrics in words, a line each: `recall 83.3 %`."""
+    if found.tally is None:
+        raise ConfigError(f"--metrics {names}: {source} does not say what is true of any row")
+    lines = []
+    for metric, value in measured(
+        found, parse_yaml(names) if names.lstrip().startswith(("[", "{")) else names
+    ):
+        if isinstance(value, list):
+            rows = zip(found.words, value, strict=False)
+            lines += [f"{metric.title}, {word}: {' '.join(map(str, row))}" for word, row in rows]
+        else:
+            unit = metric.unit_for(found.task)
+            lines.append(
+                f"{metric.title} {metric.shown(value)}{f' {unit}' if unit and value is not None else ''}"
+            )
+    return lines
 
 
 def as_csv(found: Predictions) -> str:

@@ -95,6 +95,13 @@ def predict(
         Optional[Path],  # noqa: UP045
         typer.Option(help="The CSV file to write; printed by default."),
     ] = None,
+    metrics: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            metavar="NAMES",
+            help="Metrics to print where the data have labels: recall,pr-auc. `polyfed metrics` lists them.",
+        ),
+    ] = None,
     trust: Trust = None,
 ) -> None:
     """Apply a trained model to new data.
@@ -109,7 +116,7 @@ def predict(
     """
     from polyfed.cli import predicting
 
-    predicting.predict_rows(directory, source, client, out, trust or (), as_client)
+    predicting.predict_rows(directory, source, client, out, trust or (), as_client, metrics)
 
 
 def export(

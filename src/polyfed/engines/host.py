@@ -263,7 +263,12 @@ class Host:
             raise FloatingPointError(f"its reply '{spoilt}' holds NaN or infinity")
         if report != EMPTY:  # as it will arrive: an object may show one thing and send another
             reason = why_report_refused(
-                decode(report), declared.stages, declared.notes, me.outputs, me.run_task
+                decode(report),
+                declared.stages,
+                declared.notes,
+                me.outputs,
+                me.run_task,
+                me.observer.metrics,
             )
             if reason is not None:
                 raise MethodError(f"step '{short}': {reason}")

@@ -17,6 +17,7 @@ from polyfed.federation.fields import Surroundings, why_refused, why_report_refu
 from polyfed.federation.message import Fields, Kind, bytes_by_kind, decode
 from polyfed.federation.outliers import MOST, Extents, extents_of, too_large
 from polyfed.federation.wire import Wire
+from polyfed.learn import Metric
 from polyfed.tasks import CLASSIFICATION, Task
 
 
@@ -39,7 +40,7 @@ class Door:
     """What the replies to one ask must be.
 
     declared: by whoever the step belongs to.
-    task: what is learnt.
+    task: what is learnt. metrics: what is asked for beside its score.
     required: the fields without which a reply is refused; unless it has none at all and `may_be_empty`.
     """
 
@@ -49,6 +50,7 @@ class Door:
     required: Sequence[str] = ()
     may_be_empty: bool = False
     task: Task = CLASSIFICATION
+    metrics: Sequence[Metric] = ()
 
     def open(
         self,
@@ -76,7 +78,7 @@ class Door:
             return Arrived(size, refusal=f"its reply cannot be unpacked: {error}")
         around = Surroundings(self.sizes, sent, fields, own_model, samples, self.task)
         outputs = self.sizes["outputs"]
-        refusal = why_report_refused(told, declared.stages, declared.notes, outputs, self.task)
+        refusal = why_report_refused(told, declared.stages, declared.notes, outputs, self.task, self.metrics)
         extents: Extents = {}
         if refusal is None and (fields or (self.required and not self.may_be_empty)):
             refusal = why_refused(declared.sends, self.required, fields, around)

@@ -36,6 +36,7 @@ from torch import Tensor
 from polyfed import learn
 from polyfed.errors import MethodError
 from polyfed.federation.message import Fields, Kind, first_not_finite
+from polyfed.learn import Metric
 from polyfed.tasks import CLASSIFICATION, Task, Trait
 
 PARTS_SCORED = ("validation", "own", "whole")
@@ -355,19 +356,27 @@ def why_refused(
 
 
 def why_report_refused(
-    report: Fields, stages: Sequence[str], notes: Sequence[str], outputs: int, task: Task = CLASSIFICATION
+    report: Fields,
+    stages: Sequence[str],
+    notes: Sequence[str],
+    outputs: int,
+    task: Task = CLASSIFICATION,
+    metrics: Sequence[Metric] = (),
 ) -> str | None:
     """Why a client's measurements and notes are not let through; nothing if they are.
 
-    stages, notes: what the method declares. outputs: how many every model has. task: what is learnt.
+    stages, notes: what the method declares. outputs: how many every model has. task: what is learnt. metrics: what the
+    run asks for beside the task's own score.
     """
     if not report.keys() <= {"measured", "noted"}:
         return "it reports something else than measurements and notes"
-    reason = _why_measured_refused(report.get("measured", {}), stages, outputs, task)
+    reason = _why_measured_refused(report.get("measured", {}), stages, outputs, task, metrics)
     return reason or _why_noted_refused(report.get("noted", {}), notes)
 
 
-def _why_measured_refused(measured: Any, stages: Sequence[str], outputs: int, task: Task) -> str | None:
+def _why_measured_refused(
+    measured: Any, stages: Sequence[str], outputs: int, task: Task, metrics: Sequence[Metric]
+) -> str | None:
     if not isinstance(measured, Mapping):
         return "what it measured are not scores by stage"
     for stage, parts in measured.items():
@@ -375,8 +384,9 @@ def _why_measured_refused(measured: Any, stages: Sequence[str], outputs: int, ta
             return f"it measures at {_shown(stage)}, which the method does not declare: add it to `stages`"
         if not _is_measurement(parts, task):
             return f"what it measured at '{stage}' are not scores of {task.name}"
-        if not _has_metrics(parts, outputs):
-            return f"what it measured at '{stage}' are not {', '.join(learn.METRICS)} of a scored part"
+        if not _has_metrics(parts, outputs, task, metrics):
+            asked = ", ".join(metric.name for metric in metrics)
+            return f"what it measured at '{stage}' are not {asked or 'scores alone'} of a scored part"
     return None
 
 
@@ -398,29 +408,27 @@ def _shown(name: Any) -> str:
 
 def _is_measurement(parts: Any, task: Task) -> bool:
     return isinstance(parts, Mapping) and all(
-        part == "metrics" or (part in PARTS_SCORED and task.admits(score)) for part, score in parts.items()
+        part in ("metrics", "sums") or (part in PARTS_SCORED and task.admits(score))
+        for part, score in parts.items()
     )
 
 
-def _has_metrics(parts: Mapping[str, Any], outputs: int) -> bool:
-    """Whether the metrics, if there are any, are known ones, in their range, of parts that were scored."""
-    metrics = parts.get("metrics", {})
-    return isinstance(metrics, Mapping) and all(
-        part in PARTS_WITH_METRICS
-        and part in parts
-        and isinstance(found, Mapping)
-        and all(_is_metric(name, value, parts[part][1], outputs) for name, value in found.items())
-        for part, found in metrics.items()
-    )
-
-
-def _is_metric(name: Any, value: Any, rows: int, outputs: int) -> bool:
-    if name == learn.CONFUSION:
-        return (
-            isinstance(value, list)
-            and len(value) <= outputs
-            and all(isinstance(row, list) and len(row) == len(value) for row in value)
-            and all(type(count) is int and count >= 0 for row in value for count in row)
-            and sum(map(sum, value)) == rows
+def _has_metrics(parts: Mapping[str, Any], outputs: int, task: Task, metrics: Sequence[Metric]) -> bool:
+    """Whether the metrics, and their sums, are those asked for, in their range, of parts that were scored."""
+    known = {metric.name: metric for metric in metrics}
+    values, sums = parts.get("metrics", {}), parts.get("sums", {})
+    return (
+        all(isinstance(each, Mapping) and each.keys() <= set(PARTS_WITH_METRICS) for each in (values, sums))
+        and parts.keys() >= values.keys() | sums.keys()
+        and all(
+            isinstance(found, Mapping)
+            and all(
+                name in known and known[name].admits(value, parts[part][1], outputs)
+                for name, value in found.items()
+            )
+            for part, found in values.items()
         )
-    return name in learn.METRICS and type(value) in (int, float) and 0 <= value <= 1
+        and all(
+            learn.admits_sums(found, parts[part][1], outputs, metrics, task) for part, found in sums.items()
+        )
+    )

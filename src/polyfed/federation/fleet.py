@@ -38,7 +38,7 @@ from polyfed.federation.program import Program, step_name
 from polyfed.federation.roster import Facts, Roster
 from polyfed.federation.spreading import Jobs
 from polyfed.federation.topology import TopologyName, neighbours
-from polyfed.learn import TableMean, WeightedMean
+from polyfed.learn import Metric, TableMean, WeightedMean
 from polyfed.seeds import Seeds
 from polyfed.tasks import CLASSIFICATION, Task
 
@@ -84,6 +84,7 @@ class EngineFleet:
         most_measured: int | None = None,
         outliers: float | None = None,
         task: Task = CLASSIFICATION,
+        metrics: Sequence[Metric] = (),
     ) -> None:
         """sizes: what declared fields are compared with (outputs, classes, public rows).
 
@@ -93,7 +94,7 @@ class EngineFleet:
 
         outliers: how many times larger than the others' a reply may be (see `outliers`); None: by any factor.
 
-        task: what is learnt, which says what answers and scores can be.
+        task: what is learnt, which says what answers and scores can be. metrics: what is asked for beside its score.
         """
         self.engine = engine
         self.program = program
@@ -107,6 +108,7 @@ class EngineFleet:
         self.most_measured = most_measured
         self.outliers = outliers
         self.task = task
+        self.metrics = tuple(metrics)
         self._build = build
         self._models: dict[str, dict[str, Tensor]] = {}
         self.round = 0
@@ -404,7 +406,9 @@ class EngineFleet:
         facts = self.roster[success.client]
         own = asked.own.get(facts.index, {})
         wire = self.program.wire_up(asked.owner)
-        door = Door(asked.owner.declared, wire, self.sizes, asked.required, asked.aloud, self.task)
+        door = Door(
+            asked.owner.declared, wire, self.sizes, asked.required, asked.aloud, self.task, self.metrics
+        )
         arrived = door.open(
             success.reply,
             success.report,

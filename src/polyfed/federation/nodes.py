@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -35,7 +35,8 @@ Part = Literal["validation", "own", "whole", "others"]
 
 
 class Measurement(TypedDict, total=False):
-    """A tally of the task, [sum, rows], by part; and further metrics by part where the run asks for them.
+    """A tally of the task, [sum, rows], by part; further metrics by part where the run asks for them, or the sums of
+    which they are made, where those of several clients are to be added.
 
     The parts are the client's own validation and test rows, (a part of) the whole test set, and of that the rows that
     are not its own.
@@ -46,6 +47,7 @@ class Measurement(TypedDict, total=False):
     whole: Tally
     others: Tally
     metrics: dict[Part, learn.Metrics]
+    sums: dict[Part, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,10 @@ class ScratchModels(Protocol):
 
 class Observer(Protocol):
     """Looks at models for a client: evaluation's part of a step."""
+
+    @property
+    def metrics(self) -> Sequence[learn.Metric]:
+        """What is asked for beside the task's own score."""
 
     def scores(self, me: Client, model: nn.Module, whole: slice) -> Measurement:
         """What was measured on the client's own validation and test rows, and on (a part of) the whole test set."""

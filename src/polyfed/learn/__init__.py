@@ -1,6 +1,7 @@
 """Plain PyTorch learning: takes models and tensors, knows nothing of federations."""
 
 from polyfed.learn.augmentation import load_augmentation
+from polyfed.learn.class_metrics import load_metrics
 from polyfed.learn.distillation import distil
 from polyfed.learn.evaluate import (
     EVALUATION_BATCH,
@@ -29,8 +30,24 @@ from polyfed.learn.learner import (
     row_weights,
 )
 from polyfed.learn.losses import AnswerForm, Distillation, knowledge_loss
-from polyfed.learn.measures import CONFUSION, METRICS, MetricName, Metrics, load_metrics, metrics_of
+from polyfed.learn.measures import (
+    METRICS,
+    Metrics,
+    Wish,
+    added_value,
+    admits_sums,
+    is_metric_name,
+    known_metric,
+    metrics_for,
+    metrics_of,
+    own_functions,
+    read_wishes,
+    sums_of,
+    wishes_of,
+)
+from polyfed.learn.metric import CONFUSION, Added, Family, InPlace, Metric, add, shown_in
 from polyfed.learn.mutual_learning import Peer, mutual
+from polyfed.learn.outside_metrics import MetricChoice
 from polyfed.learn.projection import project, project_both
 from polyfed.learn.proximal import Proximal
 from polyfed.learn.robust import robust_mean
@@ -64,14 +81,18 @@ __all__ = [
     "CONFUSION",
     "EVALUATION_BATCH",
     "METRICS",
+    "Added",
     "AnswerForm",
     "Distillation",
     "Ensemble",
     "ExtraLoss",
+    "Family",
     "FeatureLoss",
+    "InPlace",
     "Learner",
     "LocalLoss",
-    "MetricName",
+    "Metric",
+    "MetricChoice",
     "Metrics",
     "Peer",
     "Proximal",
@@ -81,7 +102,11 @@ __all__ = [
     "TableMean",
     "Training",
     "WeightedMean",
+    "Wish",
     "activation_loss",
+    "add",
+    "added_value",
+    "admits_sums",
     "agree",
     "all_finite",
     "all_tensors",
@@ -106,9 +131,11 @@ __all__ = [
     "freeze_norms",
     "frozen",
     "frozen_weights_of",
+    "is_metric_name",
     "is_statistic",
     "kl",
     "knowledge_loss",
+    "known_metric",
     "largest_filters",
     "layer_of",
     "load_augmentation",
@@ -117,24 +144,29 @@ __all__ = [
     "load_weights",
     "logits_of",
     "make_ready",
+    "metrics_for",
     "metrics_of",
     "mutual",
     "named_tensors",
     "norm_entries",
     "one_hot_loss",
     "over_rounds",
+    "own_functions",
     "predict",
     "prefers_channels_last",
     "project",
     "project_both",
+    "read_wishes",
     "recompute_statistics",
     "robust_mean",
     "root_mean_square",
     "row_weights",
     "score",
+    "shown_in",
     "soften",
     "spread_rows",
     "steps_alike",
+    "sums_of",
     "supervised",
     "supervised_together",
     "take",
@@ -142,5 +174,6 @@ __all__ = [
     "trained_tensors",
     "trainings_in",
     "weights_of",
+    "wishes_of",
     "worth_stacking",
 ]

@@ -1,119 +1,219 @@
-"""Metrics beyond accuracy, for who has unbalanced classes: computed by scikit-learn from logits and labels.
+"""Metrics by name: those that there are, those that a run asks for, and their values on some rows.
 
-Each is defined over the classes that are there, and left out where it has no value:
-
-    balanced-accuracy   mean recall over the classes among the labels
-    macro-f1            mean F1 over the classes among the labels or the answers
-    auc                 mean area under the ROC curve, one class against the rest, over the classes among the labels;
-                        none if all labels are of one class
-    calibration-error   expected calibration error: how far confidence is from accuracy, in 15 bins of equal width
-    confusion           how many rows of each class (down) were taken for each class (across)
-
-A model that answers with NaN or infinity has no probabilities, so neither AUC nor calibration error.
+Each is one object of the table `METRICS`; scikit-learn's names stand for the same. Others' metrics and functions of
+one's own have the same form (`outside_metrics`). A metric that has no value on some rows is left out there.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Literal, TypeAlias, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
-import numpy as np
-import torch
+from pydantic import ValidationError
 from torch import Tensor
 
-MetricName = Literal["balanced-accuracy", "macro-f1", "auc", "calibration-error", "confusion"]
-METRICS: tuple[MetricName, ...] = get_args(MetricName)
-CONFUSION: MetricName = "confusion"
-CALIBRATION_BINS = 15
+from polyfed.errors import ConfigError, nearest
+from polyfed.learn.class_metrics import CLASS_METRICS
+from polyfed.learn.metric import CONFUSION, NUMBER, Metric, Seen, SumList, Value, add
+from polyfed.learn.number_metrics import NUMBER_METRICS
+from polyfed.learn.outside_metrics import (
+    SHAPE,
+    MetricChoice,
+    is_own,
+    outside_metric,
+    settings_told,
+    sklearn_names,
+)
+from polyfed.plug_ins import REFERENCE
+from polyfed.schema import LARGEST, explain
+from polyfed.tasks import CLASSIFICATION, Task
+
+METRICS: Mapping[str, Metric] = {metric.name: metric for metric in (*CLASS_METRICS, *NUMBER_METRICS)}
+"""Every metric that has a name of its own."""
+
+EVERY = "all"
+ALIASES = {
+    "average-precision-score": "pr-auc",
+    "average-precision": "pr-auc",
+    "balanced-accuracy-score": "balanced-accuracy",
+    "brier-score-loss": "brier",
+    "brier-score": "brier",
+    "confusion-matrix": CONFUSION,
+    "ece": "calibration-error",
+    "f1-score": "f1",
+    "f1-macro": "macro-f1",
+    "f1-micro": "micro-f1",
+    "matthews-corrcoef": "mcc",
+    "mean-absolute-error": "mae",
+    "mean-absolute-percentage-error": "mape",
+    "precision-score": "precision",
+    "r2-score": "r2",
+    "recall-score": "recall",
+    "sensitivity": "recall",
+    "roc-auc": "auc",
+    "roc-auc-score": "auc",
+    "root-mean-squared-error": "rmse",
+}
+"""Other names, scikit-learn's among them."""
 
 Metrics: TypeAlias = dict[str, Any]
-"""By name a share from 0 to 1; under `confusion` a square of counts."""
+"""By name a number; under `confusion` a square of counts."""
+Wish: TypeAlias = str | MetricChoice
+"""A metric as a run file asks for it: by its name alone, or of others and with settings."""
 
 
-def load_metrics() -> Any:
-    """scikit-learn's metrics. A second of importing: paid where they are wanted, best before processes are forked."""
-    return importlib.import_module("sklearn.metrics")
+# -- as they are asked for ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Answers:
-    """What a model says of some rows, at least one: logits are rows × classes."""
-
-    logits: Tensor
-    y: Tensor
-
-    @cached_property
-    def labels(self) -> np.ndarray[Any, Any]:
-        return self.y.cpu().numpy()
-
-    @cached_property
-    def classes(self) -> np.ndarray[Any, Any]:
-        """Those that are there."""
-        return np.unique(self.labels)
-
-    @cached_property
-    def chosen(self) -> np.ndarray[Any, Any]:
-        return self.logits.argmax(dim=1).cpu().numpy()
-
-    @cached_property
-    def probabilities(self) -> np.ndarray[Any, Any] | None:
-        # In double precision: a large network's sure answers would all be 1.0 otherwise, and their order lost.
-        found = torch.softmax(self.logits.cpu().double(), dim=1)
-        return found.numpy() if found.isfinite().all() else None
+def read_wishes(given: Sequence[Any]) -> list[Wish]:
+    """What a list in a run file asks for: in one order, each once; a `ValueError` if it names what there is not."""
+    wishes = [_read_wish(each) for each in given]
+    if EVERY in wishes:
+        wishes = [EVERY, *(wish for wish in wishes if isinstance(wish, MetricChoice) or wish not in METRICS)]
+    ours: list[Wish] = [name for name in (EVERY, *METRICS) if name in wishes]
+    others: dict[str, Wish] = {}
+    for wish in wishes:
+        if isinstance(wish, MetricChoice):
+            others[wish.label] = wish
+        elif wish not in ours:
+            others.setdefault(wish, wish)
+    return [*ours, *others.values()]
 
 
-def metrics_of(logits: Tensor, y: Tensor, names: Sequence[MetricName]) -> Metrics:
-    """These metrics of logits (rows × classes, at least one row); those that have no value here are left out."""
-    answers = _Answers(logits, y)
-    found = {name: _HOW[name](answers) for name in names}
+def _read_wish(given: Any) -> Wish:
+    if isinstance(given, MetricChoice):
+        given = given.model_dump()
+    if isinstance(given, str):
+        return _read_name(given)
+    if not isinstance(given, Mapping):
+        told = f"{given!s:.60} is no metric: write a name, or {{name: fbeta_score, beta: 2}}"
+        raise ValueError(told)  # noqa: TRY004  (of which pydantic makes a message)
+    content = dict(given)
+    if "function" in content:
+        content["name"] = content.pop("function")
+    try:
+        choice = MetricChoice(**content)
+    except (ValidationError, TypeError) as error:
+        told = explain(error, MetricChoice) if isinstance(error, ValidationError) else str(error)
+        raise ValueError(f"of a metric, {told}") from None
+    if choice.settings.keys() | choice.model_fields_set == {"name"}:
+        return _read_name(choice.name)
+    if not settings_told(choice.settings) or not SHAPE.fullmatch(choice.label):
+        raise ValueError(
+            f"{choice.name:.60}: settings of a metric are numbers, words, and short lists of them"
+        )
+    if _folded(choice.name) in METRICS and choice.name not in sklearn_names():
+        raise ValueError(f"{choice.name} has no settings: write {_folded(choice.name)} alone")
+    if choice.is_own and (choice.settings or choice.on != "answers"):
+        raise ValueError(
+            f"{choice.name} takes outputs, answers and labels by name, and no setting but smaller_is_better"
+        )
+    _check_outside(choice.name)
+    return choice
+
+
+def _folded(name: str) -> str:
+    return name.strip().lower().replace("_", "-").replace(" ", "-")
+
+
+def _read_name(name: str) -> str:
+    folded = _folded(name)
+    folded = ALIASES.get(folded, folded)
+    if folded in METRICS or folded == EVERY:
+        return folded
+    _check_outside(name.strip())
+    return name.strip()
+
+
+def _check_outside(name: str) -> None:
+    """Refuse a name that is nobody's. A function of a module of one's own is not imported here."""
+    if REFERENCE.fullmatch(name):
+        return
+    known = sklearn_names()
+    if name not in known:
+        words = [*METRICS, *known]
+        raise ValueError(f"unknown metric '{name:.60}'; {nearest(name, words, 'polyfed metrics')}")
+
+
+def own_functions(wishes: Iterable[Wish]) -> list[str]:
+    """The functions of modules of the user's own among what is asked for."""
+    names = [wish.name if isinstance(wish, MetricChoice) else wish for wish in wishes]
+    return [name for name in names if is_own(name)]
+
+
+def metrics_for(wishes: Sequence[Wish], task: Task) -> tuple[Metric, ...]:
+    """The metrics that are asked for, ready for a task; a `ConfigError` if one is not for it or cannot be loaded."""
+    found: list[Metric] = []
+    for wish in wishes:
+        if wish == EVERY:
+            found += [metric for metric in METRICS.values() if metric.how_for(task) is not None]
+        elif isinstance(wish, str) and wish in METRICS:
+            if METRICS[wish].how_for(task) is None:
+                suited = ", ".join(name for name, each in METRICS.items() if each.how_for(task) is not None)
+                raise ConfigError(
+                    f"evaluate.metrics: {wish} is for {' and '.join(METRICS[wish].how)}, not for task={task.name}:"
+                    f" use {suited or 'a function of your own, my_module:cost'}"
+                )
+            found.append(METRICS[wish])
+        else:
+            choice = wish if isinstance(wish, MetricChoice) else MetricChoice(name=wish)
+            found.append(outside_metric(choice, task))
+    return tuple({metric.name: metric for metric in found}.values())
+
+
+def wishes_of(metrics: Sequence[Metric]) -> list[Wish]:
+    """What a run file asks for that asks for exactly these, with all that was left open decided."""
+    return [
+        metric.name if metric.name in METRICS else metric.choice  # type: ignore[attr-defined]
+        for metric in metrics
+    ]
+
+
+def is_metric_name(name: str) -> bool:
+    """Whether a metric can be called this: one that there is, or of others by the form of its name."""
+    if name in METRICS:
+        return True
+    return SHAPE.fullmatch(name) is not None and ("_" in name or ":" in name)
+
+
+def known_metric(name: str) -> Metric:
+    """The metric of a name in a file: it says title, unit and range. Nothing is imported for it."""
+    return METRICS.get(name) or Metric(name, name, least=-LARGEST, most=LARGEST, unit=NUMBER)
+
+
+# -- their values ------------------------------------------------------------------------------------------------
+
+
+def metrics_of(
+    outputs: Tensor, labels: Tensor, metrics: Sequence[Metric], task: Task = CLASSIFICATION
+) -> Metrics:
+    """These metrics on some rows, at least one; those that have no value here are left out."""
+    seen = Seen(task, outputs, labels)
+    found = {metric.name: metric.of(seen) for metric in metrics}
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _balanced_accuracy(found: _Answers) -> float:
-    """As scikit-learn's `balanced_accuracy_score`, which would warn of answers that are nobody's label."""
-    how = {"labels": found.classes, "average": "macro", "zero_division": 0}
-    return float(load_metrics().recall_score(found.labels, found.chosen, **how))
+def sums_of(
+    outputs: Tensor, labels: Tensor, metrics: Sequence[Metric], task: Task = CLASSIFICATION
+) -> dict[str, SumList]:
+    """The sums of which those of these metrics are made that add up; what has no value here is left out."""
+    seen = Seen(task, outputs, labels)
+    needed = {sums.name: sums for metric in metrics if (sums := metric.sums_for(task)) is not None}
+    found = {name: sums.of(seen) for name, sums in needed.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
-def _macro_f1(found: _Answers) -> float:
-    return float(load_metrics().f1_score(found.labels, found.chosen, average="macro", zero_division=0))
-
-
-def _auc(found: _Answers) -> float | None:
-    """Not scikit-learn's `multi_class="ovr"`, which refuses rows where a class is missing; else equal to it."""
-    if len(found.classes) < 2 or found.probabilities is None:
+def added_value(metric: Metric, parts: Sequence[Mapping[str, SumList]], task: Task) -> Value | None:
+    """A metric on the rows of several places together; None if one place has no value of its sums."""
+    sums = metric.sums_for(task)
+    if sums is None or not parts or any(sums.name not in part for part in parts):
         return None
-    area = load_metrics().roc_auc_score
-    return float(
-        np.mean([area(found.labels == kind, found.probabilities[:, kind]) for kind in found.classes])
+    return metric.of_sums(add([part[sums.name] for part in parts]), task)
+
+
+def admits_sums(value: Any, rows: int, outputs: int, metrics: Iterable[Metric], task: Task) -> bool:
+    """Whether these can be the sums of metrics over so many rows: they may come from anybody."""
+    known = {sums.name: sums for metric in metrics if (sums := metric.sums_for(task)) is not None}
+    return isinstance(value, Mapping) and all(
+        name in known and known[name].admits(each, rows, outputs) for name, each in value.items()
     )
-
-
-def _calibration_error(found: _Answers) -> float | None:
-    """The gap of mean confidence and accuracy in bins (0, 1/15], (1/15, 2/15] …, each counting by its rows."""
-    if found.probabilities is None:
-        return None
-    confidence = found.probabilities.max(axis=1)
-    bins = np.ceil(confidence * CALIBRATION_BINS).astype(int) - 1
-    gaps = np.bincount(bins, weights=confidence - (found.chosen == found.labels))
-    return float(np.abs(gaps).sum() / len(confidence))
-
-
-def _confusion(found: _Answers) -> list[list[int]]:
-    every = range(found.logits.shape[1])
-    table: list[list[int]] = (
-        load_metrics().confusion_matrix(found.labels, found.chosen, labels=every).tolist()
-    )
-    return table
-
-
-_HOW: dict[MetricName, Callable[[_Answers], float | list[list[int]] | None]] = {
-    "balanced-accuracy": _balanced_accuracy,
-    "macro-f1": _macro_f1,
-    "auc": _auc,
-    "calibration-error": _calibration_error,
-    "confusion": _confusion,
-}

@@ -18,7 +18,7 @@ from polyfed.plug_ins import REFERENCE
 GROUPS = (PLUG_INS, "polyfed.methods", "polyfed.tasks")
 MODULE = re.compile(r"[a-z_]\w*(\.[a-z_]\w*)*", re.ASCII | re.IGNORECASE)
 
-NAMING = ("models", "data.partition", "training", "method", "task")
+NAMING = ("models", "data.partition", "training", "method", "task", "evaluate")
 """Where keys begin whose values may name functions."""
 
 Trust = str | Iterable[str]

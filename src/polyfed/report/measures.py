@@ -6,7 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from polyfed.learn import CONFUSION
+from rich import box
+from rich.table import Table
+
+from polyfed.learn import CONFUSION, METRICS, Added, Metric, known_metric, shown_in
 from polyfed.runs.history import RunRecord
 from polyfed.runs.holdings import WholeTest
 from polyfed.runs.metrics import ReportedRound
@@ -17,13 +20,8 @@ WHOLE: dict[WholeTest, str] = {
     "clients": "all clients' test rows",
     "file": "the server's test set",
 }
+OPEN_END = 1e12  # a range that goes so far has no end that matters
 EVERYONES_OWN = "clients' own test rows"
-METRIC_TITLES = {
-    "balanced-accuracy": "balanced accuracy",
-    "macro-f1": "macro-F1",
-    "auc": "AUC",
-    "calibration-error": "calibration error",
-}
 
 
 def part_titles(record: RunRecord) -> dict[str, str]:
@@ -50,10 +48,16 @@ class Measure:
     key: str
     """Where it is in a run's summary; of what has a mean over clients, that is meant."""
     title: str
+    unit: str = "%"
+    """A share if it is `%`; what else it is in stands in the title."""
+
+    def shown(self, value: float | None) -> str:
+        """A value of it for people: a share in per cent; a dash where there is none."""
+        return shown_in(self.unit, value)
 
 
 def further_measures(record: RunRecord, when: ReportedRound) -> dict[Measure, float | None]:
-    """Everything but the accuracy of the result, mean over clients, as shares; None where a metric has no value.
+    """Everything but the accuracy of the result, mean over clients; None where a metric has no value.
 
     What was measured before the first round is the same at every round.
     """
@@ -78,11 +82,13 @@ def worst_metrics(record: RunRecord, when: ReportedRound) -> dict[Measure, float
 
 def _accuracies(record: RunRecord, found: Mapping[str, Any]) -> Iterator[tuple[Measure, float]]:
     for stage, accuracy in found.get("server", {}).items():
-        yield Measure(f"server.{stage}", f"{stage} (server), {server_title(record)}"), accuracy
+        title = f"{stage} (server), {server_title(record)}"
+        yield Measure(f"server.{stage}", title, record.task.unit), accuracy
     for stage, scores in found.get("stages", {}).items():
         for part, title in part_titles(record).items():
             if part in scores:
-                yield Measure(f"stages.{stage}.{part}", f"{stage}, {title}"), scores[part]["mean"]
+                measure = Measure(f"stages.{stage}.{part}", f"{stage}, {title}", record.task.unit)
+                yield measure, scores[part]["mean"]
 
 
 def _clients_metrics(
@@ -92,14 +98,51 @@ def _clients_metrics(
     for part, metrics in found.get("metrics", {}).items():
         for name, value in metrics.items():
             if name != CONFUSION:
-                title = f"{METRIC_TITLES[name]}, {titles[part]}"
-                yield Measure(f"metrics.{part}.{name}", title), value and value[what]
+                metric = known_metric(name)
+                title = f"{metric.titled(record.task)}, {titles[part]}"
+                yield Measure(f"metrics.{part}.{name}", title, metric.unit), value and value[what]
 
 
 def _server_metrics(record: RunRecord, found: Mapping[str, Any]) -> Iterator[tuple[Measure, float | None]]:
     for stage, metrics in found.get("server_metrics", {}).items():
         for name, value in metrics.items():
             if name != CONFUSION:
-                over = "" if record.whole_test in WHOLE else "mean over "
-                title = f"{stage} (server), {METRIC_TITLES[name]}, {over}{server_title(record)}"
-                yield Measure(f"server_metrics.{stage}.{name}", title), value
+                metric = known_metric(name)
+                added = record.whole_test in WHOLE or metric.sums_for(record.task) is not None
+                over = "" if added else "mean over "
+                title = f"{stage} (server), {metric.titled(record.task)}, {over}{server_title(record)}"
+                yield Measure(f"server_metrics.{stage}.{name}", title, metric.unit), value
+
+
+def metrics_table() -> Table:
+    """Every metric that has a name of its own: for which tasks, its range, and whether it adds up over parts."""
+    table = Table(box=box.SIMPLE_HEAD, title_justify="left", title="metrics")
+    table.add_column("metric", no_wrap=True)
+    for column in ("what it is", "for", "range", "better", "over parts"):
+        table.add_column(column, overflow="fold")
+    for metric in METRICS.values():
+        table.add_row(*metric_facts(metric))
+    return table
+
+
+def metric_facts(metric: Metric) -> tuple[str, ...]:
+    """What is told of a metric in lists: its name, title, tasks, range, better end, and whether it adds up."""
+    how = next(iter(metric.how.values()))
+    numbers = _range(metric), "smaller" if metric.smaller_is_better else "larger"
+    return (
+        metric.name,
+        metric.title,
+        ", ".join(metric.how),
+        *(("counts", "–") if metric.name == CONFUSION else numbers),
+        "adds up" if isinstance(how, Added) else "computed where the rows are",
+    )
+
+
+def _range(metric: Metric) -> str:
+    times = 100 if metric.unit == "%" else 1
+    unit = " %" if metric.unit == "%" else ""
+    if metric.most >= OPEN_END:
+        return f"from {metric.least * times:g}{unit}"
+    if metric.least <= -OPEN_END:
+        return f"up to {metric.most * times:g}{unit}"
+    return f"{metric.least * times:g} to {metric.most * times:g}{unit}"

@@ -125,12 +125,12 @@ def accuracy_at(
     return None if found is None else float(found)
 
 
-def with_spread(value: MeanAndSpread | None) -> str:
-    """`81.2 ± 0.9`, in per cent; with one seed, the number alone."""
+def with_spread(value: MeanAndSpread | None, shown: Callable[[float], str] = percent) -> str:
+    """`81.2 ± 0.9`, in per cent if nothing else is said; with one seed, the number alone."""
     if value is None:
         return "–"
     mean, spread = value
-    return percent(mean) if spread is None else f"{percent(mean)} ± {percent(spread)}"
+    return shown(mean) if spread is None else f"{shown(mean)} ± {shown(spread)}"
 
 
 def sweep_table(rows: Sequence[VariantResult]) -> FittedTable:
@@ -241,7 +241,7 @@ def sweep_further(rows: Sequence[VariantResult]) -> Table | None:
         (
             row.variant,
             {
-                when: {measure: with_spread(value) for measure, value in measures.items()}
+                when: {measure: with_spread(value, measure.shown) for measure, value in measures.items()}
                 for when, measures in row.further.items()
             },
         )

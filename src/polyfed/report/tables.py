@@ -130,10 +130,10 @@ def _further_rows(record: RunRecord, whens: Sequence[ReportedRound]) -> Iterator
     found = [further_measures(record, when) for when in whens]
     worst = [worst_metrics(record, when) for when in whens]
     for measure in dict.fromkeys(measure for each in found for measure in each):
-        cells = [percent(each.get(measure)) for each in found]
+        cells = [measure.shown(each.get(measure)) for each in found]
         if measure in worst[0]:
             pairs = zip(cells, worst, strict=True)
-            cells = [f"{mean} / {percent(other.get(measure))}" for mean, other in pairs]
+            cells = [f"{mean} / {measure.shown(other.get(measure))}" for mean, other in pairs]
         yield f"{measure.title} (mean / worst)" if measure in worst[0] else measure.title, cells
     stages = [stages_on_whole(record, when) for when in whens]
     for before, after in pairwise(dict.fromkeys(stage for each in stages for stage in each)):
@@ -176,7 +176,9 @@ def compare_further(runs: Mapping[str, RunRecord]) -> Table | None:
         (
             name,
             {
-                when: {measure: percent(value) for measure, value in further_measures(record, when).items()}
+                when: {
+                    measure: measure.shown(value) for measure, value in further_measures(record, when).items()
+                }
                 for when in REPORTED_ROUNDS
                 if record.summary[when]
             },

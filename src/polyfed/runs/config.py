@@ -16,7 +16,7 @@ from polyfed import tasks
 from polyfed.errors import ConfigError
 from polyfed.federation.method import Method, MethodSettings, find
 from polyfed.federation.wire import WireSettings
-from polyfed.learn import METRICS, MetricName, Training, can_stack, over_rounds
+from polyfed.learn import Training, Wish, can_stack, over_rounds, own_functions, read_wishes
 from polyfed.machine import cores
 from polyfed.models import Budget, Output, modules_to_trust, trust_flags
 from polyfed.plug_ins import REFERENCE
@@ -191,20 +191,17 @@ class Evaluation(Section):
     outputs: Literal["all", "private"] = "all"
     """If outputs also stand for public classes: `all` lets an answer be one of those (and be wrong), `private` takes
     the best among the private classes."""
-    metrics: list[MetricName] = []
-    """Metrics beside accuracy, on a client's own test rows and on the whole test set; `all` for every one."""
+    metrics: list[Wish] = []
+    """Metrics beside the task's own score, on a client's own test rows and the whole test set: `polyfed metrics` lists
+    them; `all` is every one that suits the task. Others of scikit-learn by name, {name: fbeta_score, beta: 2}; or a
+    function of one's own, my_module:cost."""
 
     @field_validator("metrics", mode="before")
     @classmethod
     def _read_metrics(cls, value: Any) -> Any:
         """`auc` for `[auc]`, `auc, f1` for both, and `all`; in one order, each once."""
         wanted = as_list(value)
-        if not isinstance(wanted, list | tuple):
-            return value
-        if "all" in wanted:
-            return list(METRICS)
-        known = [name for name in METRICS if name in wanted]
-        return known + [name for name in wanted if name not in METRICS]
+        return read_wishes(wanted) if isinstance(wanted, list | tuple) else value
 
 
 class RunConfig(Section):
@@ -293,7 +290,7 @@ class RunConfig(Section):
         """Every name here that may stand for a function of a module of the user's own."""
         trainings = {"training": self.training.model_dump(), "method": self.method.settings}
         own = [*self.models.all_names(), *self.data.code_names(), self.task.name]
-        return [*own, *_augmentations(trainings)]
+        return [*own, *_augmentations(trainings), *own_functions(self.evaluate.metrics)]
 
     @property
     def to_trust(self) -> str:

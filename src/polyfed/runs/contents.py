@@ -14,11 +14,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, Valid
 from polyfed.data import Agreement, InputForm
 from polyfed.federation.ledger import Purpose
 from polyfed.federation.message import Direction
-from polyfed.learn import CONFUSION, MetricName
+from polyfed.learn import CONFUSION, is_metric_name, known_metric
 from polyfed.runs.assignment import MOST, Count
 from polyfed.runs.holdings import WholeTest
 
 LARGEST = 1e15  # rounds, seconds and any other number of a run: far above any
+LARGEST_METRIC = 1e30
+ROUNDING = 1e-9  # by which a mean of numbers at the end of a range may be outside
 LARGEST_SUM = 1e40  # of squared errors, and their variance
 LARGEST_INPUT = 3.5e38  # what fits into 32 bits
 MOST_INPUTS = 50_000_000  # numbers in one row: as many as an image may have pixels
@@ -176,24 +178,38 @@ class Description(_Part):
 # -- summary.json and history.jsonl ----------------------------------------------------------------------------
 
 
+MetricNumber = Annotated[float, Field(ge=-LARGEST_METRIC, le=LARGEST_METRIC, allow_inf_nan=False)]
+
+
 class _Spread(_Part):
-    """A number over clients; None where a metric has no value."""
+    """A metric over clients; None where it has no value."""
 
-    mean: Number | None
-    worst: Number | None
-    best: Number | None = None
-    spread: Number | None = None
+    mean: MetricNumber | None
+    worst: MetricNumber | None
+    best: MetricNumber | None = None
+    spread: MetricNumber | None = None
 
 
-def _kinds(found: dict[MetricName, Any]) -> dict[MetricName, Any]:
+def _metrics(found: dict[str, Any]) -> dict[str, Any]:
+    """Metrics that there are, each in its range; only `confusion` is a matrix."""
     for name, value in found.items():
+        if not is_metric_name(name):
+            raise ValueError("not a metric")
         if value is not None and isinstance(value, list) != (name == CONFUSION):
             raise ValueError("only confusion is a matrix")
+        metric = known_metric(name)
+        numbers = [value] if isinstance(value, float | int) else []
+        if isinstance(value, _Spread):
+            numbers = [each for each in (value.mean, value.worst, value.best) if each is not None]
+        if any(not metric.least - ROUNDING <= number <= metric.most + ROUNDING for number in numbers):
+            raise ValueError("a metric outside of its range")
     return found
 
 
-Metrics = Annotated[dict[MetricName, _Spread | Counts | None], AfterValidator(_kinds)]
-ServerMetrics = Annotated[dict[MetricName, Number | Counts | None], AfterValidator(_kinds)]
+MetricName = Annotated[str, Field(max_length=250)]
+Metrics = Annotated[dict[MetricName, _Spread | Counts | None], AfterValidator(_metrics)]
+ServerMetrics = Annotated[dict[MetricName, MetricNumber | Counts | None], AfterValidator(_metrics)]
+ClientMetrics = ServerMetrics
 
 
 class _Accuracy(_Part):
@@ -259,6 +275,7 @@ class _ClientScore(_Part):
     whole: Score = (0, 1)
     validation: Score = (0, 1)
     others: Score = (0, 1)
+    metrics: dict[Literal["own", "whole"], ClientMetrics] = {}
 
     @model_validator(mode="after")
     def _of_some(self) -> _ClientScore:

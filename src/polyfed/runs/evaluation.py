@@ -4,7 +4,8 @@ nothing of it, and it changes nothing of training.
 Clients with a model of their own score it on their validation and test rows and on the whole test set. Where one model
 is shared by many, the whole test set is cut into as many parts as it has clients, each scores one part, and the counts
 are added: it is seen once. The server's models are scored on all of the engine's workers; so is a shared one where
-further metrics are asked for, because an AUC does not add up over parts.
+further metrics are asked for, because an AUC does not add up over parts. Where there is no whole test set, clients look
+at the server's models: sums are added, and of metrics that do not add up the mean over clients is taken.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from polyfed.federation.method import (
 )
 from polyfed.federation.nodes import Assistant, Client, Measurement, Part, ScratchModels, Server
 from polyfed.federation.roster import Facts, Roster
-from polyfed.learn import MetricName
+from polyfed.learn import Metric
 from polyfed.runs import metrics
 from polyfed.tasks import CLASSIFICATION, Task
 
@@ -50,7 +51,7 @@ class ClientObserver:
     """Scores a client's models during a step."""
 
     def __init__(
-        self, among: int | None, metrics: Sequence[MetricName] = (), task: Task = CLASSIFICATION
+        self, among: int | None, metrics: Sequence[Metric] = (), task: Task = CLASSIFICATION
     ) -> None:
         """among: of how many of the first outputs the best is taken for the answer; None for all of them.
 
@@ -71,24 +72,36 @@ class ClientObserver:
             parts["whole"] = me.data.whole_test[whole]
         return self.measured(me, model, parts)
 
-    def measured(self, me: Client, model: nn.Module, parts: Mapping[Part, Rows]) -> Measurement:
-        """What a model reaches on these rows; what has no rows is left out."""
+    def measured(
+        self, me: Client, model: nn.Module, parts: Mapping[Part, Rows], *, to_add: bool = False
+    ) -> Measurement:
+        """What a model reaches on these rows; what has no rows is left out. to_add: see `note`."""
         found: Measurement = {}
         with learn.evaluating(model):
             for part, rows in parts.items():
                 if len(rows):
                     x, y = me.tensors(rows, model)
-                    self.note(found, part, learn.predict(model, x), y)
+                    self.note(found, part, learn.predict(model, x), y, to_add=to_add)
         return found
 
-    def note(self, found: Measurement, part: Part, logits: Tensor, y: Tensor) -> None:
-        """Add to a measurement what these logits say of a part."""
+    def note(
+        self, found: Measurement, part: Part, logits: Tensor, y: Tensor, *, to_add: bool = False
+    ) -> None:
+        """Add to a measurement what these logits say of a part.
+
+        to_add: metrics that add up are given as sums, to be added to those of other clients.
+        """
         if not bool(torch.isfinite(logits).any()):
             raise FloatingPointError(f"its model answers with no finite number, {DIVERGED} training.lr")
         logits = logits[:, : self.among]
         found[part] = self.task.tally(logits, y)
-        if self.metrics and part != "validation":
-            found.setdefault("metrics", {})[part] = learn.metrics_of(logits, y, self.metrics)
+        if not self.metrics or part == "validation":
+            return
+        alone = self.metrics
+        if to_add:
+            found.setdefault("sums", {})[part] = learn.sums_of(logits, y, self.metrics, self.task)
+            alone = tuple(metric for metric in alone if metric.sums_for(self.task) is None)
+        found.setdefault("metrics", {})[part] = learn.metrics_of(logits, y, alone, self.task)
 
     def local_loss(self, me: Client, batch: int) -> float:
         x, y = me.tensors(me.train)
@@ -99,9 +112,7 @@ class ClientObserver:
 class EvaluationSteps(StepOwner):
     """The steps with which a run looks at its models. Every method's run has them."""
 
-    def __init__(
-        self, method: Method, task: Task, among: int | None, metrics: Sequence[MetricName] = ()
-    ) -> None:
+    def __init__(self, method: Method, task: Task, among: int | None, metrics: Sequence[Metric] = ()) -> None:
         self.method = method
         self.observer = ClientObserver(among, metrics, task)
         if metrics:
@@ -131,7 +142,7 @@ class EvaluationSteps(StepOwner):
     def examine_servers(self, me: Client, models: Mapping[str, Weights]) -> Fields:
         """Score the server's model, or several that answer with their mean logits, on the client's own test rows."""
         model = _together(me.scratch_model, models)
-        me.measured[RESULT] = self.observer.measured(me, model, {"own": me.data.test})
+        me.measured[RESULT] = self.observer.measured(me, model, {"own": me.data.test}, to_add=True)
         return {}
 
     @client_step(sends=("weights",))
@@ -206,7 +217,7 @@ class Evaluation:
         return self.steps.observer.task
 
     @property
-    def metrics(self) -> tuple[MetricName, ...]:
+    def metrics(self) -> tuple[Metric, ...]:
         """What is asked for beside the task's own score."""
         return self.steps.observer.metrics
 
@@ -233,9 +244,9 @@ class Evaluation:
             self._server[stage] = found
 
     def _on_clients(self, models: Mapping[str, Weights]) -> Measurement:
-        """What a model reaches on the own test rows of all that are scored: each looks at its own, counts are added."""
+        """What a model reaches on the own test rows of all that are scored: each looks at its own, sums are added."""
         found = self._looked(self.steps.examine_servers, self.scored, None, {"models": dict(models)})
-        return metrics.added(list(found.values()), self.metrics)
+        return metrics.added([measured[RESULT] for measured in found.values()], self.metrics, self.task)
 
     def _on_whole(self, models: Mapping[str, Weights]) -> Measurement:
         """What a model, or several as an ensemble, reach on the whole test set, on all of the engine's workers."""
@@ -298,18 +309,19 @@ class Evaluation:
         parts: Mapping[int, list[int]] | None = None,
     ) -> dict[int, Measurement]:
         each = (lambda facts: {"part": parts[facts.index]}) if parts is not None else None
-        return self._looked(self.steps.examine, clients, each, payload)
+        found = self._looked(self.steps.examine, clients, each, payload)
+        return {index: self._filled(measured)[RESULT] for index, measured in found.items()}
 
     def _looked(
         self, step: Step, clients: Sequence[Facts], each: ForEach | None, payload: Mapping[str, Any]
-    ) -> dict[int, Measurement]:
-        """What clients measured in a step that looks at models."""
+    ) -> dict[int, dict[str, Measurement]]:
+        """What clients measured in a step that looks at models, by stage, as it came."""
         before = len(self.fleet.reports)
         for _ in self.fleet.look(step, clients, each, **payload):
             pass
         found = self.fleet.reports[before:]
         del self.fleet.reports[before:]
-        return {facts.index: self._measurements(report)[RESULT] for facts, report in found}
+        return {facts.index: report["measured"] for facts, report in found}  # type: ignore[misc]
 
     def final_models(self, clients: Sequence[Facts], server: Server) -> Iterator[Reply]:
         """The model that each client uses, one after the other."""
@@ -331,24 +343,26 @@ class Evaluation:
         """What clients measured in this round, by stage."""
         stages: defaultdict[str, dict[int, Measurement]] = defaultdict(dict)
         for facts, report in self.fleet.reports:
-            for stage, measurement in self._measurements(report).items():
+            for stage, measurement in self._filled(report.get("measured", {})).items():
                 stages[stage][facts.index] = measurement
         return stages
 
-    def _measurements(self, report: Fields) -> dict[str, Measurement]:
-        measured: Any = report.get("measured", {})
+    def _filled(self, measured: Any) -> dict[str, Measurement]:
+        """What a client measured, by stage, with None for every metric that has no value."""
         return {stage: metrics.with_nulls(found, self.metrics) for stage, found in measured.items()}
 
     def line(self, scores: Mapping[int, Measurement], roster: Roster) -> dict[str, Any]:
         """A round's part of the history: the result, stages, notes, the server's models, failures."""
         line: dict[str, Any] = {}
         if scores:
-            line["summary"] = metrics.summarise(scores, roster.architecture, self.task)
+            line["summary"] = metrics.summarise(scores, roster.architecture, self.task, self.metrics)
             line["clients"] = {roster[index].name: score for index, score in sorted(scores.items())}
         stages = self._measured()
         if stages:
             line["stages"] = {
-                stage: metrics.summarise(dict(sorted(found.items())), roster.architecture, self.task)
+                stage: metrics.summarise(
+                    dict(sorted(found.items())), roster.architecture, self.task, self.metrics
+                )
                 for stage, found in stages.items()
             }
         notes: defaultdict[str, list[float]] = defaultdict(list)

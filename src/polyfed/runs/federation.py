@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ from polyfed.federation.engine import Population
 from polyfed.federation.method import Method
 from polyfed.federation.nodes import Server
 from polyfed.federation.roster import Roster
+from polyfed.learn import Metric
 from polyfed.models import Budget
 from polyfed.runs.assignment import Assignment
 from polyfed.runs.config import RunConfig
@@ -34,6 +35,10 @@ class Federation(Protocol):
     @property
     def task(self) -> Task:
         """What is learnt, with all that its settings leave open decided."""
+
+    @property
+    def metrics(self) -> Sequence[Metric]:
+        """What is measured beside the task's own score."""
 
     @property
     def seeds(self) -> Seeds: ...

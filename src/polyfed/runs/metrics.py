@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-import numpy as np
-
+from polyfed import learn
 from polyfed.federation.message import Kind
 from polyfed.federation.nodes import Measurement, Part
-from polyfed.learn import CONFUSION, MetricName, Metrics
+from polyfed.learn import CONFUSION, Metric
 from polyfed.tasks import CLASSIFICATION, Tally, Task
 
 Summary = dict[str, Any]
 
 PARTS: tuple[Part, ...] = ("own", "whole", "others")
-SMALLER_IS_BETTER: frozenset[str] = frozenset({"calibration-error"})
 SERVER_MODEL = "global"  # the stage at which methods measure a model that is the server's own
 
 # What is in a line of the history itself; all else is in its summary.
@@ -71,9 +69,12 @@ def added_tallies(tallies: Sequence[Tally]) -> Tally:
 
 
 def summarise(
-    scores: Mapping[int, Measurement], architecture: Callable[[int], str], task: Task = CLASSIFICATION
+    scores: Mapping[int, Measurement],
+    architecture: Callable[[int], str],
+    task: Task = CLASSIFICATION,
+    metrics: Sequence[Metric] = (),
 ) -> Summary:
-    """Everything that is reported about one evaluation."""
+    """Everything that is reported about one evaluation. metrics: that were asked for, where some are others'."""
     summary: Summary = {}
     for part in PARTS:
         values = [task.value(score[part]) for score in scores.values() if part in score]
@@ -85,9 +86,9 @@ def summarise(
     validation = [score["validation"] for score in scores.values() if "validation" in score]
     if validation:
         summary["validation"] = amp(validation, task)
-    metrics = _summarise_metrics(list(scores.values()))
-    if metrics:
-        summary["metrics"] = metrics
+    further = _summarise_metrics(list(scores.values()), metrics)
+    if further:
+        summary["metrics"] = further
     groups: dict[str, list[Measurement]] = {}
     for index, score in scores.items():
         groups.setdefault(architecture(index), []).append(score)
@@ -102,11 +103,12 @@ def summarise(
     return summary
 
 
-def _summarise_metrics(scores: Sequence[Measurement]) -> Summary:
+def _summarise_metrics(scores: Sequence[Measurement], asked: Sequence[Metric]) -> Summary:
     """By part and name: mean, worst, best and spread over the clients where a metric has a value; None if nowhere.
 
     Confusion matrices are added.
     """
+    known = {metric.name: metric for metric in asked}
     found: dict[str, dict[str, list[Any]]] = {}
     for score in scores:
         for part, metrics in score.get("metrics", {}).items():
@@ -115,44 +117,56 @@ def _summarise_metrics(scores: Sequence[Measurement]) -> Summary:
                 if value is not None:
                     values.append(value)
     return {
-        part: {name: _over_clients(name, values) for name, values in metrics.items()}
+        part: {
+            name: _over_clients(known.get(name) or learn.known_metric(name), values)
+            for name, values in metrics.items()
+        }
         for part, metrics in found.items()
     }
 
 
-def _over_clients(name: str, values: Sequence[Any]) -> Any:
+def _over_clients(metric: Metric, values: Sequence[Any]) -> Any:
     if not values:
         return None
-    if name == CONFUSION:
-        return np.sum(values, axis=0).tolist()
-    return spread_of(values, smaller_is_better=name in SMALLER_IS_BETTER)
+    if metric.name == CONFUSION:
+        return learn.add(list(values))
+    return spread_of(values, smaller_is_better=metric.smaller_is_better)
 
 
-def with_nulls(score: Measurement, names: Sequence[MetricName]) -> Measurement:
-    """A measurement with None for every metric that has no value: such as the AUC of a single class."""
-    if "metrics" not in score:
-        return score
-    filled: dict[Part, Metrics] = {
-        part: {name: found.get(name) for name in names} for part, found in score["metrics"].items()
-    }
-    return {**score, "metrics": filled}
+def with_nulls(score: Measurement, asked: Sequence[Metric]) -> Measurement:
+    """A measurement with None for every metric that has no value, such as the AUC of a single class; without sums."""
+    found = {part: value for part, value in score.items() if part != "sums"}
+    if "metrics" in score:
+        found["metrics"] = {
+            part: {metric.name: values.get(metric.name) for metric in asked}
+            for part, values in score["metrics"].items()
+        }
+    return cast("Measurement", found)
 
 
-def added(scores: Sequence[Measurement], names: Sequence[MetricName]) -> Measurement:
-    """What one model reaches on several clients' own rows, in one: counts are added; of other metrics, the mean.
+def added(scores: Sequence[Measurement], asked: Sequence[Metric], task: Task = CLASSIFICATION) -> Measurement:
+    """What one model reaches on several clients' own rows, in one.
 
-    names: what is asked for beside accuracy.
+    Sums are added, and with them every metric that adds up; of other metrics, the mean over clients that have a value.
+
+    asked: what is asked for beside the task's own score.
     """
     own = [score["own"] for score in scores if "own" in score]
     if not own:
         return {}
     found: Measurement = {"own": added_tallies(own)}
-    over = _summarise_metrics(scores).get("own", {})
-    if names:
-        found["metrics"] = {
-            "own": {name: value["mean"] if isinstance(value, dict) else value for name, value in over.items()}
-        }
+    if asked:
+        looked = [score for score in scores if "own" in score]
+        found["metrics"] = {"own": {metric.name: _over_places(metric, looked, task) for metric in asked}}
     return found
+
+
+def _over_places(metric: Metric, scores: Sequence[Measurement], task: Task) -> Any:
+    if metric.sums_for(task) is not None:
+        return learn.added_value(metric, [score.get("sums", {}).get("own", {}) for score in scores], task)
+    found = [score.get("metrics", {}).get("own", {}).get(metric.name) for score in scores]
+    values = [value for value in found if value is not None]
+    return statistics.fmean(values) if values else None
 
 
 def with_others(score: Measurement) -> Measurement:
@@ -215,10 +229,14 @@ def look_up(line: Mapping[str, Any], measure: str, task: Task = CLASSIFICATION) 
     """The number under a dotted path in a line of the history; a tally [sum, rows] counts as its score."""
     parts = measure.split(".")
     place: Any = line if parts[0] in _OF_THE_LINE else line.get("summary", {})
-    for part in parts:
-        if not isinstance(place, Mapping) or part not in place:
+    left = parts
+    while left:
+        # A key may have dots of its own: my.module:cost, fbeta_score(beta=0.5).
+        keys = {".".join(left[:count]): count for count in range(1, len(left) + 1)}
+        key = next((key for key in keys if isinstance(place, Mapping) and key in place), None)
+        if key is None:
             return None
-        place = place[part]
+        place, left = place[key], left[keys[key] :]
     if isinstance(place, list):
         return None if parts[-1] == CONFUSION else task.value(place)
     return float(place) if isinstance(place, int | float) else None

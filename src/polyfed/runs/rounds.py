@@ -76,7 +76,7 @@ class Run:
         self._soundness = Soundness()
         self._saving_pause = 0.0
         self._steps = EvaluationSteps(
-            self.method, federation.task, federation.scored_outputs, self.config.evaluate.metrics
+            self.method, federation.task, federation.scored_outputs, federation.metrics
         )
         self.program = Program(self.method, {evaluation.NAME: self._steps}, Wire(self.config.wire))
         self._reset()
@@ -101,6 +101,7 @@ class Run:
             self.config.evaluate.clients,
             self.config.outliers,
             self.federation.task,
+            self.federation.metrics,
         )
         roster = self.federation.roster
         scored = scored_clients(self.config, self.federation.seeds, len(roster))

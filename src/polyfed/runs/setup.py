@@ -22,7 +22,15 @@ from polyfed.federation.declaration import Need
 from polyfed.federation.method import Method
 from polyfed.federation.nodes import Assistant, Client, ScratchModels, Server
 from polyfed.federation.roster import FederationFacts, Roster
-from polyfed.learn import Training, can_stack, check_balancing, load_augmentation, trainings_in
+from polyfed.learn import (
+    Training,
+    can_stack,
+    check_balancing,
+    load_augmentation,
+    metrics_for,
+    trainings_in,
+    wishes_of,
+)
 from polyfed.runs.architectures import Architectures, ModelMaker, assignment_of
 from polyfed.runs.assignment import Assignment
 from polyfed.runs.config import RunConfig, pick_device
@@ -75,6 +83,7 @@ class Simulation:
         self.public, self.clients = self.holdings.public, len(self.holdings.names)
         self.classes = len(self.holdings.agreement.classes)
         self.task, config = self._settle(config)
+        self.metrics = metrics_for(config.evaluate.metrics, self.task)
         self.models = Architectures(
             config,
             self.holdings,
@@ -191,7 +200,11 @@ class Simulation:
         stack = config.stack
         if stack == "auto":
             stack = config.stack_size(self.clients) if self.stackable() else 1
-        changes: dict[str, Any] = {"stack": stack, "device": self.device.type}
+        changes: dict[str, Any] = {
+            "stack": stack,
+            "device": self.device.type,
+            "evaluate": config.evaluate.model_copy(update={"metrics": wishes_of(self.metrics)}),
+        }
         if not given_method:
             settings = self.method.settings.model_dump(mode="json", by_alias=True)
             changes["method"] = config.method.model_copy(update={"settings": settings})
@@ -289,7 +302,7 @@ class Simulation:
             seeds=self.seeds,
             device=self.device,
             scratch_model=scratch_model,
-            observer=ClientObserver(self.scored_outputs, self.config.evaluate.metrics, self.task),
+            observer=ClientObserver(self.scored_outputs, self.metrics, self.task),
             run_training=self.config.training,
             run_task=self.task,
             shape=self.models.shape,

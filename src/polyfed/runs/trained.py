@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import ValidationError
 from torch import nn
 
 from polyfed import learn, models
 from polyfed.data import InputForm, read_new_rows
-from polyfed.errors import CheckpointError
+from polyfed.errors import CheckpointError, ConfigError
 from polyfed.federation.roster import Names
-from polyfed.runs.config import RunConfig
+from polyfed.learn import Metric, metrics_for
+from polyfed.runs.config import Evaluation, RunConfig
 from polyfed.runs.history import RunRecord
 from polyfed.runs.manifest import RunFiles, read_manifest
+from polyfed.schema import explain
 from polyfed.tasks import Tally, Task, Trait
 
 FEW_NAMES = 50  # listed in a message; of more clients only the first and the last
@@ -35,6 +38,7 @@ class Predictions:
     rows: what each row is called: its number, or the name of an image's file.
     labels: the true answer of each row, where the new data say it; None for one that is not known.
     task: what was learnt.
+    outputs: what the model gave, rows × outputs.
     """
 
     answers: Sequence[Any]
@@ -44,6 +48,7 @@ class Predictions:
     rows: Sequence[str]
     labels: Sequence[Any] | None
     task: Task
+    outputs: torch.Tensor = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.answers)
@@ -72,6 +77,31 @@ class Predictions:
     def score(self) -> float | None:
         """How good the answers are, by the task's measure: accuracy as a share, or an error in the number's unit."""
         return None if self.tally is None else self.task.value(self.tally)
+
+    def metrics(self, names: Sequence[Any] | str) -> dict[str, Any]:
+        """Metrics by name over the rows whose true answer is known, as `evaluate.metrics` has them; None: no value.
+
+        found.metrics(["recall", "pr-auc", "my_module:cost"])
+        """
+        return {metric.name: value for metric, value in measured(self, names)}
+
+
+def measured(found: Predictions, names: Sequence[Any] | str) -> list[tuple[Metric, Any]]:
+    """Metrics of what a model said, by their names, with their values; None of one that has none."""
+    try:
+        wishes = Evaluation.model_validate({"metrics": names}).metrics
+    except ValidationError as error:
+        raise ConfigError(explain(error, Evaluation, "evaluate")) from None
+    asked = metrics_for(wishes, found.task)
+    known = [row for row, label in enumerate(found.labels or ()) if label is not None]
+    if not known:
+        return [(metric, None) for metric in asked]
+    labels = found.task.as_labels([(found.labels or ())[row] for row in known], found.words)
+    outputs = found.outputs[known]
+    if Trait.ONE_CLASS in found.task.traits:
+        outputs = outputs[:, : len(found.words)]
+    values = learn.metrics_of(outputs, labels, asked, found.task)
+    return [(metric, values.get(metric.name)) for metric in asked]
 
 
 class TrainedModel(nn.Module):
@@ -131,7 +161,7 @@ def predict(model: nn.Module, form: InputForm, task: Task, rows: Any) -> Predict
     said = task.read(outputs, form.classes)
     labels = None if new.labels is None else task.targets.meant(list(new.labels), form.classes)
     return Predictions(
-        said.answers, said.columns, said.table.float().numpy(), form.classes, new.names, labels, task
+        said.answers, said.columns, said.table.float().numpy(), form.classes, new.names, labels, task, outputs
     )
 
 

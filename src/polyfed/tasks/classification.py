@@ -99,6 +99,9 @@ class Classification(Task):
         """The number of the class that outputs say."""
         return outputs.argmax(dim=1)
 
+    def decided(self, outputs: Tensor) -> Tensor:
+        return self.chosen(outputs)
+
     def tally(self, outputs: Tensor, labels: Tensor) -> Tally:
         right = (self.chosen(outputs) == labels) & ~outputs.amax(dim=1).isnan()
         return [int(right.sum()), len(labels)]
@@ -156,6 +159,9 @@ class Binary(Classification):
         place = self.positive_place
         found = torch.softmax(outputs[:, :2], dim=1)[:, place] >= self.threshold
         return torch.where(found, place, 1 - place)
+
+    def readable(self, outputs: Tensor) -> Tensor:
+        return super().readable(outputs[:, :2])
 
     def read(self, outputs: Tensor, words: Sequence[str]) -> Reading:
         own = self if self._words else self.for_classes(words)

@@ -126,6 +126,9 @@ class MultiLabel(Task):
         answers = [tuple(word for word, one in zip(words, row, strict=True) if one) for row in said]
         return Reading(answers, [f"p({word})" for word in words], shares)
 
+    def decided(self, outputs: Tensor) -> Tensor:
+        return (torch.sigmoid(outputs) >= self.threshold).float()
+
     def answer_title(self, words: Sequence[str]) -> str:
         return "classes"
 

@@ -69,11 +69,12 @@ class Regression(Task):
             )
         return self.model_copy(update={"scale": _scale_of(public)})
 
-    def _agreed(self) -> Scale:
+    def agreed(self) -> Scale:
+        """The scale, where it is known; before a run is set up, numbers as they are."""
         return self.scale if isinstance(self.scale, Scale) else Scale()
 
     def loss(self, outputs: Tensor, labels: Tensor, *, each: bool = False) -> Tensor:
-        scale = self._agreed()
+        scale = self.agreed()
         rows = (outputs[:, 0] - (labels - scale.mean) / scale.std).square()
         return rows if each else rows.mean()
 
@@ -85,17 +86,20 @@ class Regression(Task):
         return (outputs - answer.detach()).square().sum(dim=1).mean()
 
     def examples(self, rows: int, outputs: int, stream: torch.Generator) -> Tensor:
-        scale = self._agreed()
+        scale = self.agreed()
         return torch.randn(rows, generator=stream) * scale.std + scale.mean
 
     def tally(self, outputs: Tensor, labels: Tensor) -> Tally:
-        scale = self._agreed()
-        # Where the answer is no finite number, as if it were as wrong as numbers can be.
-        said = (outputs[:, 0].double() * scale.std + scale.mean).nan_to_num(
-            LARGEST_NUMBER, LARGEST_NUMBER, -LARGEST_NUMBER
-        )
-        wrong = (said.clamp(-LARGEST_NUMBER, LARGEST_NUMBER) - labels.double()).square()
+        wrong = (self.decided(outputs) - labels.double()).square()
         return [float(wrong.sum()), len(labels)]
+
+    def decided(self, outputs: Tensor) -> Tensor:
+        """Numbers in their own unit; one that is not finite is as far off as numbers can be."""
+        scale = self.agreed()
+        said = outputs[:, 0].double() * scale.std + scale.mean
+        return said.nan_to_num(LARGEST_NUMBER, LARGEST_NUMBER, -LARGEST_NUMBER).clamp(
+            -LARGEST_NUMBER, LARGEST_NUMBER
+        )
 
     def value(self, tally: Sequence[Any]) -> float:
         return math.sqrt(tally[0] / tally[1])
@@ -112,14 +116,14 @@ class Regression(Task):
         return self.unit_name
 
     def read(self, outputs: Tensor, words: Sequence[str]) -> Reading:
-        scale = self._agreed()
+        scale = self.agreed()
         numbers = outputs[:, :1].double() * scale.std + scale.mean
         return Reading(numbers[:, 0].tolist(), [], numbers[:, :0])
 
     given_as = "numbers"
 
     def given(self, outputs: Tensor, classes: int) -> Tensor:
-        scale = self._agreed()
+        scale = self.agreed()
         return outputs[:, :1] * scale.std + scale.mean
 
     def answer_title(self, words: Sequence[str]) -> str:

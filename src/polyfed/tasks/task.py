@@ -213,6 +213,24 @@ class Task(BaseModel, ABC):
     def read(self, outputs: Tensor, words: Sequence[str]) -> Reading:
         """What outputs say, for people. words: of what is learnt."""
 
+    def decided(self, outputs: Tensor) -> Tensor:
+        """The answers that outputs stand for, in the form of labels."""
+        words = [str(place) for place in range(outputs.shape[1])]
+        return self.as_labels(self.read(outputs, words).answers, words)
+
+    def readable(self, outputs: Tensor) -> Tensor:
+        """Outputs as people read them: probabilities where there are any, else what is answered."""
+        return self.answer(outputs) if Trait.PROBABILITIES in self.traits else self.decided(outputs)
+
+    def as_labels(self, answers: Sequence[Any], words: Sequence[str]) -> Tensor:
+        """Answers as people are given them, in the form of labels. words: of what is learnt."""
+        if self.targets.kind == "numbers":
+            return torch.tensor([float(answer) for answer in answers], dtype=torch.float64)
+        if self.targets.kind == "several":
+            return torch.tensor([[float(word in answer) for word in words] for answer in answers])
+        places = {word: place for place, word in enumerate(words)}
+        return torch.tensor([places[answer] for answer in answers])
+
     def answer_title(self, words: Sequence[str]) -> str:
         """What to call answers above a column of them."""
         return "class"

@@ -39,7 +39,7 @@ START = {"round": 0, "stages": {"initial": {"whole": {"mean": 0.1}}}, "bytes": {
 STAGED: dict[str, Any] = {
     "stages": {"distilled": {"whole": {"mean": 0.75}}},
     "server": {"global": 0.625},
-    "server_metrics": {"global": {"auc": 0.875}},
+    "server_metrics": {"global": {"auc": 0.875, "fbeta_score(beta=0.5)": 0.25}},
     "clients": {
         "client-3": {"own": [3, 4], "metrics": {"own": {"auc": None, "confusion": [[3, 1], [0, 0]]}}}
     },
@@ -60,6 +60,7 @@ STAGED: dict[str, Any] = {
         ("metrics.own.macro-f1.mean", None),
         ("metrics.own.confusion", None),
         ("server_metrics.global.auc", 0.875),
+        ("server_metrics.global.fbeta_score(beta=0.5)", 0.25),
         ("clients.client-3.metrics.own.auc", None),
         ("clients.client-3.metrics.own.confusion", None),
         ("stages.initial.whole.mean", None),
