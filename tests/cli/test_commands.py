@@ -329,6 +329,8 @@ def test_metrics_are_listed_and_unknown_ones_refused_before_the_run(command: Com
         assert ("computed where the rows are" in line) is (
             metric.sums_for(TASKS[next(iter(metric.how))]) is None
         )
+    words = " ".join(listed.out.split())
+    assert "classification, binary, multilabel" in words and "up to 1 larger adds up" in words
     for given, reason in (
         ("acu", "evaluate.metrics: unknown metric 'acu'; did you mean 'auc'?"),
         (

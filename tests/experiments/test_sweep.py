@@ -283,6 +283,15 @@ class Staged(Local):
         server.measure("fused", {name: server.weights(name) for name in server.roster.architectures})
 
 
+def test_a_metric_that_is_not_for_the_task_is_refused_before_the_first_run(
+    tmp_path: Path, small: dict[str, Any]
+) -> None:
+    variants = {"evaluate.metrics": ["recall", "mae"]}
+    with pytest.raises(ConfigError, match=r"mae is for regression, not for task=classification"):
+        polyfed.sweep(small, variants, out=tmp_path / "out", workers=1)
+    assert not (tmp_path / "out").exists()
+
+
 def test_stages_of_ones_own_and_metrics_are_in_the_results_and_in_a_table(
     tmp_path: Path, small: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import pickle
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor
 
 from polyfed import learn
+from polyfed.data import CLASS_LABELS, NUMBER_LABELS, Targets
+from polyfed.errors import ConfigError
 from polyfed.learn import METRICS, Metric
 from polyfed.learn.measures import added_value, admits_sums, metrics_for, metrics_of, sums_of
-from polyfed.tasks import CLASSIFICATION, Binary, MultiLabel, Regression, Task
+from polyfed.tasks import CLASSIFICATION, Binary, MultiLabel, Reading, Regression, Task, Trait
 from polyfed.tasks.regression import Scale
 
 TASKS: dict[str, tuple[Task, int]] = {
@@ -114,3 +117,56 @@ def test_what_is_rounded_out_of_its_range_is_put_back() -> None:
     how = learn.InPlace(lambda seen: 1 + 1e-15)
     metric = Metric("half", "half", {learn.Family.CLASSES: how})
     assert metrics_of(torch.eye(2), torch.tensor([0, 1]), [metric]) == {"half": 1.0}
+
+
+class Poisson(Task):
+    """Counts, of which a model gives the logarithm."""
+
+    name = "poisson"
+    summary = "counts"
+    measure = "deviance"
+    targets: ClassVar[Targets] = NUMBER_LABELS
+    traits = frozenset({Trait.TABLE})
+
+    def loss(self, outputs: Tensor, labels: Tensor, *, each: bool = False) -> Tensor:
+        raise NotImplementedError
+
+    def answer(self, outputs: Tensor, temperature: float = 1.0) -> Tensor:
+        raise NotImplementedError
+
+    def divergence(self, outputs: Tensor, answer: Tensor, temperature: float = 1.0) -> Tensor:
+        raise NotImplementedError
+
+    def tally(self, outputs: Tensor, labels: Tensor) -> list[Any]:
+        raise NotImplementedError
+
+    def tally_of(self, said: Sequence[Any], true: Sequence[Any]) -> list[Any]:
+        raise NotImplementedError
+
+    def read(self, outputs: Tensor, words: Sequence[str]) -> Reading:
+        return Reading(outputs[:, 0].double().exp().tolist(), [], outputs[:, :0])
+
+
+class Tagging(Poisson):
+    """Nothing that metrics are made for."""
+
+    name = "tagging"
+    targets = CLASS_LABELS
+
+
+def test_a_task_of_ones_own_is_measured_by_what_it_says_of_its_outputs() -> None:
+    outputs, y = torch.tensor([[0.0], [math.log(4.0)]]), torch.tensor([3.0, 4.0])
+    found = metrics_of(outputs, y, metrics_for(["mae", "r2"], Poisson()), Poisson())
+    assert found == {
+        "mae": pytest.approx(1.0),
+        "r2": pytest.approx(1 - 4 / 0.5),
+    }  # 1 and 4 are said of 3 and 4
+
+
+def test_for_a_task_of_another_kind_there_are_functions_of_ones_own_alone() -> None:
+    assert metrics_for(["all"], Tagging()) == ()
+    for name in ("recall", "cohen_kappa_score"):
+        with pytest.raises(
+            ConfigError, match=r"not for task=tagging: .*a function of your own, my_module:cost"
+        ):
+            metrics_for([name], Tagging())

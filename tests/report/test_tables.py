@@ -17,6 +17,8 @@ from tests.report.conftest import Shown
 import polyfed
 from polyfed.errors import ConfigError
 from polyfed.report import tables
+from polyfed.report.measures import Measure, further_measures
+from polyfed.report.sweeps import with_spread
 from polyfed.report.tables import (
     amount,
     compare_further,
@@ -142,6 +144,29 @@ def test_a_result_shows_the_metrics_that_were_asked_for(measured: RunRecord) -> 
             found = metrics[part][name]
             shown = f"{percent(found['mean'])} / {percent(found['worst'])}"
             assert rows[f"{title}, {where} (mean / worst)"] == shown
+
+
+def test_a_metric_that_is_no_share_is_shown_as_it_is_and_its_worst_is_the_largest(
+    measured: RunRecord,
+) -> None:
+    rows = {name: row["last round (1)"] for name, row in rows_of(result_table(measured, None)).items()}
+    found = measured.summary["last"]["metrics"]["own"]["log-loss"]
+    assert found["worst"] > found["mean"] > found["best"]
+    shown = f"{found['mean']:.4g} / {found['worst']:.4g}"
+    assert rows["log loss (a number), own test data (mean / worst)"] == shown
+    further = compare_further({"run": measured})
+    assert further is not None
+    cells = list(zip(*(map(str, column.cells) for column in further.columns), strict=True))
+    assert ("log loss (a number), own test data", "run", f"{found['mean']:.4g}") == next(
+        cell[:3] for cell in cells if cell[0] == "log loss (a number), own test data"
+    )
+    assert (
+        with_spread((0.51234, 0.01), known_measure(measured, "metrics.own.log-loss").shown) == "0.5123 ± 0.01"
+    )
+
+
+def known_measure(record: RunRecord, key: str) -> Measure:
+    return next(measure for measure in further_measures(record, "last") if measure.key == key)
 
 
 def test_a_confusion_matrix_is_shown_where_there_is_one(

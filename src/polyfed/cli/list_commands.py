@@ -82,7 +82,10 @@ def data(
 
 
 def metrics() -> None:
-    """List the metrics beside a task's own score, for `evaluate.metrics`: for which tasks, and from what to what."""
+    """List the metrics beside a task's own score.
+
+    `evaluate.metrics` asks for them. With each: for which tasks it is, its range, and whether it adds up over parts.
+    """
     from polyfed.cli import listing
 
     listing.metrics()

@@ -68,7 +68,7 @@ def data(name: str | None) -> None:
 
 def metrics() -> None:
     """Every metric beside a task's own score."""
-    console.print(metrics_table())
+    console.print(metrics_table(titles=console.width >= WIDE))
     tell(
         "any other of scikit-learn's: its name, or {name: fbeta_score, beta: 2}; one of your own: my_module:cost; both"
         " are computed where the rows are"

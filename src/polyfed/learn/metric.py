@@ -65,7 +65,7 @@ class Seen:
     @cached_property
     def said(self) -> Array:
         """The answers, in the form of labels."""
-        return self.task.decided(self.outputs).cpu().numpy()
+        return self.task.decided(self.outputs.cpu()).numpy()
 
     @cached_property
     def readable(self) -> Array:

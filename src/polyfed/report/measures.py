@@ -20,6 +20,7 @@ WHOLE: dict[WholeTest, str] = {
     "clients": "all clients' test rows",
     "file": "the server's test set",
 }
+LONGEST_TASK = len("classification,")
 OPEN_END = 1e12  # a range that goes so far has no end that matters
 EVERYONES_OWN = "clients' own test rows"
 
@@ -114,14 +115,15 @@ def _server_metrics(record: RunRecord, found: Mapping[str, Any]) -> Iterator[tup
                 yield Measure(f"server_metrics.{stage}.{name}", title, metric.unit), value
 
 
-def metrics_table() -> Table:
+def metrics_table(*, titles: bool = True) -> Table:
     """Every metric that has a name of its own: for which tasks, its range, and whether it adds up over parts."""
     table = Table(box=box.SIMPLE_HEAD, title_justify="left", title="metrics")
     table.add_column("metric", no_wrap=True)
-    for column in ("what it is", "for", "range", "better", "over parts"):
-        table.add_column(column, overflow="fold")
+    for column in (*(["what it is"] if titles else []), "for", "range", "better", "over parts"):
+        table.add_column(column, overflow="fold", min_width=LONGEST_TASK if column == "for" else None)
     for metric in METRICS.values():
-        table.add_row(*metric_facts(metric))
+        name, title, *facts = metric_facts(metric)
+        table.add_row(name, *([title] if titles else []), *facts)
     return table
 
 
