@@ -88,8 +88,10 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 def begun(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of an example's folder, as the current one, with the files that its first script writes."""
     plug_ins.named_function.cache_clear()
-    for file in (EXAMPLES / example).iterdir():
-        shutil.copy(file, tmp_path)
+    for file in FILES:
+        if file.parent.name == example:
+            shutil.copy(file, tmp_path)
+            monkeypatch.delitem(sys.modules, file.stem, raising=False)  # another copy's
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     runpy.run_path(next(tmp_path.glob("make_*.py")).name, run_name="__main__")
