@@ -360,3 +360,18 @@ def test_heads_and_adapters_send_a_fraction_of_the_whole_model(
     assert in_a_round["heads"] * 15 < in_a_round["whole"]
     assert in_a_round["adapters"] * 5 < in_a_round["whole"]
     assert ended_early(results, 20)
+
+
+def test_diabetes_from_python_is_diabetes_from_files(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun("diabetes", tmp_path, monkeypatch)
+    example = runpy.run_path("from_python.py")
+    polyfed.run(
+        example["settings"], method="fedavg", rounds=40, data=example["holdings"], workers=1, out="arrays"
+    )
+    said = command("run", "diabetes.yaml", "--set", "method=fedavg", "--workers", 1, "--out", "files")
+    assert said.code == 0, said.err
+    by_files, by_arrays = (list(read_lines(Path(run, "history.jsonl"))) for run in ("files", "arrays"))
+    for one, other in zip(by_files, by_arrays, strict=True):
+        assert all(one.get(key) == other.get(key) for key in ("clients", "server", "bytes"))
