@@ -211,7 +211,7 @@ class Boastful(_Round):
     [
         (Forgetful, "holds state"),
         (Dicing, "the pool does not give the same (models|states|server state) as the inline engine"),
-        (Idle, "chance"),
+        (Idle, "can be had without looking"),
         (Boastful, "never sends"),
     ],
 )

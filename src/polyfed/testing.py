@@ -148,10 +148,11 @@ def _check_on(
         trial = Trial(method, settings, given, Path(folder), data, models)
         reference = trial.run("inline", Inline())
         trial.learns(reference)
+        if not briefly:
+            trial.same(reference, trial.run("pool", Pool(2)), "the pool")
         trial.same(reference, trial.run_in_two_parts(), "a run that was stopped, and resumed by the pool,")
         if briefly:
             return
-        trial.same(reference, trial.run("pool", Pool(2)), "the pool")
         trial.declares()
         trial.survives_saving()
         trial.rolls_back()

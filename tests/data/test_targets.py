@@ -116,7 +116,7 @@ def test_clients_agree_on_label_columns_whatever_their_order(tmp_path: Path) -> 
     south = load(table(tmp_path / "s.csv", "y,x,a", "1,1,1"), label=["y", "x"], targets=SEVERAL_LABELS)
     assert agree({"north": [north], "south": [south]}, targets=SEVERAL_LABELS).classes == ("x", "y")
     west = load(table(tmp_path / "w.csv", "a,x", "1,1"), label=["x"], targets=SEVERAL_LABELS)
-    with pytest.raises(DataError, match="west lacks the class 'y'"):
+    with pytest.raises(DataError, match="west lacks the class 'y', unlike north"):
         agree({"north": [north], "west": [west]}, targets=SEVERAL_LABELS)
 
 

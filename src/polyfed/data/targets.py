@@ -207,12 +207,14 @@ class SeveralLabels:
         for client, own in sets.items():
             for data in own:
                 odd = sorted(set(words) ^ set(data.classes))
-                if odd:
-                    which = "lacks" if odd[0] in words else "has"
-                    raise DataError(
-                        f"{client} {which} the class '{odd[0]}', which is not so with {first_client}: give all clients"
-                        " the same label columns (data.label)"
-                    )
+                if not odd:
+                    continue
+                which = "lacks" if odd[0] in words else "has"
+                others = "data.classes" if listed else first_client
+                named = "give all clients the same label columns (data.label)"
+                if not data.label_columns:
+                    named = "labels that are an array have no names: leave data.classes out, or give tables"
+                raise DataError(f"{client} {which} the class '{odd[0]}', unlike {others}: {named}")
         return words
 
     def meant(self, values: Sequence[Any], classes: Sequence[str]) -> list[Any]:

@@ -42,7 +42,6 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from polyfed import learn
-from polyfed.errors import MethodError
 from polyfed.federation import (
     Client,
     Declaration,
@@ -110,11 +109,7 @@ class FedKF(Method):
         )
 
     def check(self, federation: FederationFacts) -> None:
-        if federation.tokens:
-            raise MethodError(
-                "fedkf learns from inputs that it generates, which are numbers, and the data are token ids"
-                " (data.inputs: tokens): use a method without a generator, such as fedavg"
-            )
+        imitation.check(federation)
 
     @client_step(sends=("weights",))
     def fuse(self, me: Client, weights: Weights, teacher: Weights, steps: int | None) -> Fields:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from polyfed import learn
 from polyfed.data import Limits
-from polyfed.federation import Client, MethodSettings
+from polyfed.errors import MethodError
+from polyfed.federation import Client, FederationFacts, MethodSettings
 from polyfed.models import Shape, build_generator, laid_out
 
 Strength = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -42,6 +43,15 @@ class ImitationSettings(MethodSettings):
     false for EMNIST)."""
     first: Literal["generator", "student"] = "generator"
     """Who steps first on a batch (authors: student)."""
+
+
+def check(federation: FederationFacts) -> None:
+    """Refuse inputs that no generator makes."""
+    if federation.tokens:
+        raise MethodError(
+            "fedkf learns from inputs that it generates, which are numbers, and the data are token ids"
+            " (data.inputs: tokens): use a method without a generator, such as fedavg"
+        )
 
 
 class Imitator:
