@@ -359,3 +359,34 @@ def test_numbers_come_out_in_their_own_unit(kind: str, tmp_path: Path) -> None:
     expected = polyfed.load_model(done.path, "client-0").predict(x).answers
     np.testing.assert_allclose(answers(file, x)[:, 0], expected, rtol=1e-5)
     assert (told(file)["output"], told(file)["unit"]) == ("numbers", "g")
+
+
+@pytest.mark.parametrize("kind", ["onnx", "pt"])
+def test_token_ids_go_in_as_they_are_and_the_threshold_is_told(kind: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 9, (60, 4))
+    words = np.where(ids[:, 0] > 4, "spam", "ham")
+    done = polyfed.run(
+        {"rounds": 1, "data": {"clients": 2, "inputs": "tokens"}, "method": "local"},
+        task={"name": "binary", "positive": "ham", "threshold": 0.3},
+        data=(ids, words),
+        models={"net": Looked},
+        out=tmp_path / "run",
+        workers=1,
+    )
+    file = polyfed.export(done.path, "client-0", tmp_path / f"m.{kind}", make=Looked)
+    expected = polyfed.load_model(done.path, "client-0", make=Looked).predict(ids).probabilities
+    np.testing.assert_allclose(answers(file, ids.astype(np.int64)), expected, atol=1e-5)
+    assert (told(file)["positive"], told(file)["threshold"]) == ("ham", "0.3")
+
+
+class Looked(nn.Module):
+    """The mean of what is looked up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(9, 4), nn.Linear(4, 2)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.words(ids).mean(dim=1))
+        return logits

@@ -18,6 +18,7 @@ from polyfed.errors import ConfigError, DataError, MethodError, ModelError, Task
 from polyfed.federation.method import registered
 from polyfed.learn import Training
 from polyfed.runs.checkpoint import read_lines
+from polyfed.runs.config import read_config
 from polyfed.runs.history import RunRecord
 from polyfed.testing import result_of
 
@@ -287,3 +288,55 @@ def test_public_rows_of_another_table_must_have_the_same_classes(tmp_path: Path)
         polyfed.run(
             {"data": {**section, "public": public}}, task="multilabel", method="local", out=tmp_path / "a"
         )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (
+            {"task": {"name": "regression", "scale": {"mean": 0, "std": 1}}},
+            r"set task\.scale=\{mean: 150, std: 75\}",
+        ),
+        ({"data": {"drop": ["c3"]}}, "has learnt from the columns c0, c1"),
+        ({"task": "classification", "data": {"label": "c1"}}, "has learnt from the columns"),
+    ],
+)
+def test_models_whose_outputs_meant_something_else_are_not_started_from(
+    clinics: dict[str, Any], tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    """Tensors of one size would not show it."""
+    first = polyfed.run({**clinics, "rounds": 1}, method="local", out=tmp_path / "first", workers=1)
+    content = {**clinics, **changes, "data": {**clinics["data"], **changes.get("data", {})}}
+    content["models"] = {**clinics["models"], "init": str(first.path)}
+    with pytest.raises(ConfigError, match=reason):
+        polyfed.run(content, method="local", out=tmp_path / "next")
+    assert not (tmp_path / "next").exists()
+
+
+def test_numbers_with_more_digits_than_are_learnt_are_refused(tmp_path: Path) -> None:
+    x, _ = diabetes()
+    with pytest.raises(DataError, match=r"have more digits than are learnt .* subtract a constant"):
+        polyfed.run(task=SCALE, data=(x, 1e9 + np.arange(len(x))), out=tmp_path / "run")
+
+
+def test_a_setting_of_a_task_that_is_named_by_a_word_can_be_set() -> None:
+    assert read_config({"task": "multilabel"}, ["task.threshold=0.3"]).task.settings == {"threshold": 0.3}
+
+
+@pytest.mark.parametrize("hidden", [{"label": "none"}, {"labels": "none"}])
+@pytest.mark.parametrize(("task", "method"), [("multilabel", "dsfl"), ("regression", "feddf")])
+def test_public_rows_of_a_table_need_no_labels_where_none_are_learnt_from(
+    hidden: dict[str, str], task: str, method: str, tmp_path: Path
+) -> None:
+    own = [f"{row % 7},{row % 5},{row % 2},{row % 3 == 0:d}" for row in range(60)]
+    (tmp_path / "own.csv").write_text("\n".join(["a,b,x,y", *own]) + "\n")
+    (tmp_path / "public.csv").write_text("\n".join(["a,b", *(row[:3] for row in own)]) + "\n")
+    labels = {"label": ["x", "y"]} if task == "multilabel" else {"label": "y", "drop": ["x"]}
+    data: dict[str, Any] = {"source": str(tmp_path / "own.csv"), "clients": 2, **labels}
+    data["public"] = {"source": str(tmp_path / "public.csv"), **hidden}
+    scale = {"scale": "none"} if task == "regression" else {}
+    content = {"data": data, "rounds": 1, "models": {"server": "mlp-small"}, "training": {"lr": 0.001}}
+    polyfed.run(content, task={"name": task, **scale}, method=method, out=tmp_path / "run", workers=1)
+    del data["public"][next(iter(hidden))]
+    with pytest.raises(DataError, match=r"set data\.public\.label=none"):
+        polyfed.run(content, task={"name": task, **scale}, method=method, out=tmp_path / "other")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -106,22 +106,7 @@ def make_public(
         public = make_noise(settings.kind, settings.rows or 0, dataset, rng, cache_dir)
         taken = np.arange(len(public), dtype=np.int64)
     else:
-        label: str | tuple[str, ...] | None = settings.label
-        if label is None and targets != CLASS_LABELS and table_columns(settings.source) is not None:
-            label = dataset.label_columns or None  # only what is called alike can be taken to mean the same
-        public = load(
-            settings.source,
-            label=label,
-            like=dataset,
-            part=part,
-            targets=targets,
-            inputs="tokens" if dataset.is_tokens else "numbers",
-            cache_dir=cache_dir,
-        )
-        _check_same_outputs(public, dataset, targets)
-        public = adapt(public, dataset, cache_dir)
-        if settings.classes == "auto" and set(public.classes) <= set(dataset.classes):
-            public = public.seen_as(classes=dataset.classes)  # the same words mean the same
+        public = _other_set(settings, dataset, targets, cache_dir, part=part)
         if public.fingerprint == dataset.fingerprint:
             log.warning("the public set is the training set itself: clients' private rows are public too")
         count = min(settings.rows or len(public), len(public))
@@ -131,6 +116,39 @@ def make_public(
     if settings.other_classes(public, dataset):
         public = public.with_labels_from(len(dataset.classes))
     return public.rows(taken), private
+
+
+def _other_set(
+    settings: PublicSettings,
+    dataset: DataSet,
+    targets: Targets,
+    cache_dir: Path | str | None,
+    *,
+    part: bool,
+) -> DataSet:
+    """A public set that is another one, in the shape of a data set."""
+    table = table_columns(settings.source) is not None
+    label: str | tuple[str, ...] | None = settings.label
+    if label is None and targets != CLASS_LABELS and table:
+        label = dataset.label_columns or None  # only what is called alike can be taken to mean the same
+    how: dict[str, Any] = {"like": dataset, "part": part, "targets": targets, "cache_dir": cache_dir}
+    how["inputs"] = "tokens" if dataset.is_tokens else "numbers"
+    try:
+        public = load(settings.source, label=label, **how)
+    except DataError as error:
+        if not table or label == "none":
+            raise
+        if settings.labels != "none":
+            raise DataError(
+                f"data.public: {error}; of rows without labels set data.public.label=none"
+            ) from None
+        public = load(settings.source, label="none", **how)
+    if settings.labels != "none" and public.labels is not None:
+        _check_same_outputs(public, dataset, targets)
+    public = adapt(public, dataset, cache_dir)
+    if settings.classes == "auto" and set(public.classes) <= set(dataset.classes):
+        return public.seen_as(classes=dataset.classes)  # the same words mean the same
+    return public
 
 
 def _check_same_outputs(public: DataSet, dataset: DataSet, targets: Targets) -> None:

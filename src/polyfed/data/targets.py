@@ -8,7 +8,7 @@ place of a row (whole, rows × places), is drawn without regard to its labels.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from polyfed.data.dataset import DataSet
 
 LARGEST_NUMBER = 1e12  # that is learnt
+MOST_ROUNDED = 1e-3  # of the numbers' deviation
 RANK_GROUPS = 10  # into so many groups, from low to high, rows are put that are labelled with numbers
 
 
@@ -151,7 +152,14 @@ class NumberLabels:
             raise DataError(
                 f"{found.where}: labels of shape {values.shape}; one number for each row is needed"
             )
-        return _numbers(values, found), found.columns or ("value",)
+        numbers = _numbers(values, found)
+        exact = np.asarray(values, dtype=np.float64)
+        if np.abs(numbers - exact).max() > MOST_ROUNDED * exact.std():
+            raise DataError(
+                f"{found.where}: numbers from {exact.min():.10g} to {exact.max():.10g} have more digits than are"
+                " learnt (32 bits): subtract a constant from them, such as the smallest"
+            )
+        return numbers, found.columns or ("value",)
 
     def notes(self, labels: Array, classes: Sequence[str], where: str) -> tuple[str, ...]:
         if len(np.unique(labels)) > 1:
@@ -181,7 +189,11 @@ class SeveralLabels:
                 f"{found.where}: {values.ndim}-dimensional labels; several classes at once are rows × classes of 0 and"
                 " 1: name a column for each class, data.label: [first, second]"
             )
-        numbers = np.stack([_numbers(column, found) for column in values.T], axis=1)
+        titles = found.columns or tuple(map(str, range(values.shape[1])))
+        named = [replace(found, where=f"{found.where}, column '{title}'") for title in titles]
+        numbers = np.stack(
+            [_numbers(column, each) for column, each in zip(values.T, named, strict=True)], axis=1
+        )
         odd = np.argwhere((numbers != 0) & (numbers != 1))
         if odd.size:
             row, column = map(int, odd[0])
@@ -240,7 +252,7 @@ def _numbers(values: Array, found: LabelSource) -> Array:
         row = next(row for row, value in enumerate(values.tolist()) if _number_of(value) is None)
         raise DataError(
             f"{found.where}: labels must be numbers, but {found.place(row)} has '{values[row]!s:.40}'; words are"
-            " classes: set task=classification"
+            " classes (task=classification), and of several at once each is a column of 0 and 1"
         ) from None
     with np.errstate(over="ignore"):
         small = numbers.astype(np.float32)

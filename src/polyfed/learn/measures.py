@@ -88,7 +88,7 @@ def _read_wish(given: Any) -> Wish:
     if not isinstance(given, Mapping):
         told = f"{given!s:.60} is no metric: write a name, or {{name: fbeta_score, beta: 2}}"
         raise ValueError(told)  # noqa: TRY004  (of which pydantic makes a message)
-    content = dict(given)
+    content = {"on" if key is True else key: value for key, value in given.items()}  # YAML reads on as true
     if "function" in content:
         content["name"] = content.pop("function")
     try:

@@ -107,7 +107,7 @@ class _FromRawRows(nn.Module):
             rows = rows.permute(0, 3, 1, 2).to(torch.float32)
         if self.form.scaled:
             rows = rows / 255
-        if self.form.scaled or not self.form.is_image:
+        if self.form.scaled or not (self.form.is_image or self.form.is_tokens):
             rows = (rows - self.mean) / self.std
         return self.task.given(self.model(rows), len(self.form.classes))
 
@@ -124,6 +124,7 @@ def _metadata(
         "rounds": str(summary["rounds"]),
         "task": task.name,
         "output": task.given_as,
+        **task.decides(form.classes),
         "unit": "" if Trait.PROBABILITIES in task.traits else task.shown_unit,
         "client": name,
         "normalised_as": as_client or name,
@@ -140,6 +141,9 @@ def _some_rows(form: InputForm, count: int) -> Rows:
     """Rows as they may come, always the same."""
     rng = np.random.default_rng(count)
     shape = (count, *form.shape)
+    if form.largest_id is not None:
+        ids: Rows = rng.integers(0, form.largest_id + 1, shape, dtype=np.int64)
+        return ids
     if form.scaled:
         pixels: Rows = rng.integers(0, 256, shape, dtype=np.uint8)
         return pixels

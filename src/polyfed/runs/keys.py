@@ -85,7 +85,7 @@ def _choose(inner: dict[str, Any], section: str, chosen: Any) -> None:
         del inner[key]
 
 
-SHORT = {"method": "name", "optimiser": "name", "schedule": "kind", "within": "kind"}
+SHORT = {"method": "name", "task": "name", "optimiser": "name", "schedule": "kind", "within": "kind"}
 """Keys whose value may be a word, short for a map with this key: `method: fedmd` is `{name: fedmd}`."""
 
 

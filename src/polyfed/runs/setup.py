@@ -99,7 +99,13 @@ class Simulation:
         self.roster = Roster(samples, self.models.names, self.models.which, self.holdings.names)
         self._check(config)
         self.start = start_of(
-            config.models, self.method, self.roster, self.models.build, config.models.server
+            config.models,
+            self.method,
+            self.roster,
+            self.models.build,
+            config.models.server,
+            self.holdings.agreement,
+            self.task,
         )
         self.models.builder.freeze_at(self.start.frozen)
         self.config = self._resolved(config, given_method=method is not None)

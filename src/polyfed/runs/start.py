@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from polyfed import learn
+from polyfed.data import Agreement
 from polyfed.disk import check_regular, digest, read_file
 from polyfed.errors import CheckpointError, ConfigError, MessageError, UserError, describe
 from polyfed.federation import Method, Weights
@@ -23,7 +24,9 @@ from polyfed.federation.message import header_of
 from polyfed.federation.roster import Roster
 from polyfed.runs import final_models
 from polyfed.runs.config import Models
-from polyfed.runs.manifest import MODELS, RunFiles, read_manifest
+from polyfed.runs.history import RunRecord
+from polyfed.runs.manifest import MANIFEST, MODELS, RunFiles, read_manifest
+from polyfed.tasks import Regression, Task
 
 logger = logging.getLogger(__name__)
 
@@ -89,10 +92,13 @@ def start_of(
     roster: Roster,
     build: Callable[[str], nn.Module],
     server: str | None,
+    agreement: Agreement,
+    task: Task,
 ) -> Start:
     """What the models of a federation start from; a `UserError` of one line if they cannot.
 
-    build: makes a model of an architecture. server: the architecture of the server's model.
+    build: makes a model of an architecture. server: the architecture of the server's model. agreement, task: what the
+        inputs and outputs of these models mean.
     """
     if wanted.init is None:
         if wanted.init_except:
@@ -100,6 +106,7 @@ def start_of(
         return Start()
     path = Path(wanted.init)
     try:
+        _check_meaning(path, agreement, task, wanted.init_except)
         if path.is_dir():
             found, written = _of_directory(path, method, roster, server)
         else:
@@ -108,6 +115,41 @@ def start_of(
     except UserError as error:
         told = str(error)
         raise type(error)(told if told.startswith("models.init") else f"models.init: {told}") from None
+
+
+def _check_meaning(path: Path, agreement: Agreement, task: Task, left_out: Sequence[str]) -> None:
+    """Refuse models of a run whose inputs or outputs meant something else: tensors of one size would not show it."""
+    run = path if path.is_dir() else path.parent.parent
+    if not (run / MANIFEST).exists():
+        return  # a file from elsewhere: nobody says what it is of
+    record = RunRecord(run)
+    there = RunFiles(run, record.manifest).description()
+    if there.features and agreement.features and there.features != list(agreement.features):
+        raise ConfigError(
+            f"{run} has learnt from the columns {_few(there.features)}, in this order, and here they are"
+            f" {_few(agreement.features)}: start from a run over the same columns"
+        )
+    if left_out:
+        return  # what outputs meant is learnt anew
+    if there.classes != list(agreement.classes):
+        raise ConfigError(
+            f"the outputs in {run} stand for {_few(there.classes)}, and here for {_few(agreement.classes)}: leave the"
+            " head out (models.init_except), or start from a run with these"
+        )
+    before = record.task
+    if before.name != task.name:
+        raise ConfigError(
+            f"{run} has learnt task={before.name}, and here it is {task.name}: leave the head out"
+        )
+    if isinstance(before, Regression) and isinstance(task, Regression) and before.scale != task.scale:
+        scale = before.agreed()
+        raise ConfigError(
+            f"{run} has learnt numbers on another scale: set task.scale={{mean: {scale.mean:g}, std: {scale.std:g}}}"
+        )
+
+
+def _few(words: Sequence[str]) -> str:
+    return ", ".join(words[:8]) + (" …" if len(words) > 8 else "")
 
 
 def _of_file(path: Path, method: Method, roster: Roster, server: str | None) -> Start:

@@ -128,6 +128,9 @@ class Binary(Classification):
     def readable(self, outputs: Tensor) -> Tensor:
         return super().readable(outputs[:, :2])
 
+    def decides(self, words: Sequence[str]) -> dict[str, str]:
+        return {"positive": words[self.positive_place], "threshold": f"{self.threshold:g}"}
+
     def read(self, outputs: Tensor, words: Sequence[str]) -> Reading:
         own = self if self._words else self.for_classes(words)
         return super(Binary, own).read(outputs, words)

@@ -107,6 +107,9 @@ class MultiLabel(WeighedClasses):
     def answer_title(self, words: Sequence[str]) -> str:
         return "classes"
 
+    def decides(self, words: Sequence[str]) -> dict[str, str]:
+        return {"threshold": f"{self.threshold:g}"}
+
     def as_told(self, answer: Any) -> str:
         return " ".join(answer)
 

@@ -221,6 +221,10 @@ class Task(BaseModel, ABC):
         """What is made of outputs, by operations that other programs know."""
         return self.answer(outputs[:, :classes])
 
+    def decides(self, words: Sequence[str]) -> dict[str, str]:
+        """How an answer is made of that, in words, where it is not the largest number."""
+        return {}
+
     # -- what a model says -----------------------------------------------------------------------------------
 
     @abstractmethod
