@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --durations=10
 
-.PHONY: demo test check tests tests-fast coverage chaos bench picture overview format clean
+.PHONY: demo test check tests evidence tests-fast coverage chaos bench picture overview format clean
 
 demo: $(VENV)/core
 	$(BIN)/polyfed demo
@@ -20,11 +20,15 @@ check: $(VENV)/dev
 	$(BIN)/lint-imports
 
 tests: $(VENV)/dev
-	$(PYTEST)
+	$(PYTEST) -m "not evidence"
+
+# What takes long, and shows again in full what `make test` shows in short. CI runs it.
+evidence: $(VENV)/dev
+	$(PYTEST) -m evidence
 
 # Without the tests that take over 5 seconds: while working on a change.
 tests-fast: $(VENV)/dev
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not evidence"
 
 # The tests, and how much of src/polyfed they run. By itself: measuring adds about a third to the tests' time.
 coverage: $(VENV)/dev

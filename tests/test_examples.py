@@ -260,6 +260,7 @@ def test_arrays_give_what_files_give(
 @pytest.mark.parametrize(
     ("name", "method"), [(name, method) for name, example in OF_CSV.items() for method in example.methods]
 )
+@pytest.mark.evidence
 def test_methods_keep_their_contract_on_the_task(
     name: str, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,7 +316,7 @@ def test_clinics_tell_more_together(
     assert ended_early(results, 40)
 
 
-@pytest.mark.slow
+@pytest.mark.evidence
 def test_weights_find_the_rare_class(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,8 +98,8 @@ def check_method(
     - it learns more than can be said without looking at a row;
     - tasks that it does not declare are refused.
 
-    task: what is learnt in the trial. Where nothing is said of task, data or models, a classification is tried in full,
-        and in short every other task that the method declares.
+    task: what is learnt in the trial. Where nothing is said of it, nor by config, data or models, a classification is
+        tried in full, and in short every other task that the method declares.
     settings: the method's own. config: changes to the small federation on which it is tried. data, models: your own
     data and models, as for `polyfed.run`.
 
@@ -112,7 +112,7 @@ def check_method(
     declared = method(checked, read_config({}).training).declared
     wanted = config or {}
     _check_on(method, task, settings, wanted, data, api.by_name(models))
-    if task is None and data is None and models is None and not wanted.keys() & {"task", "data", "models"}:
+    if task is None and data is None and models is None and not wanted:
         for each in TABLES:
             if declared.suits(tasks.find(each)()):
                 _check_on(method, each, settings, wanted, None, None, briefly=True)

@@ -271,7 +271,7 @@ def test_the_methods_that_send_weights_are_known() -> None:
 OF_THEIR_OWN = [name for name in SENDING if name == "fedavg" or not issubclass(registered()[name], FedAvg)]
 
 
-@pytest.mark.slow
+@pytest.mark.evidence
 @pytest.mark.parametrize("name", OF_THEIR_OWN)
 def test_every_method_that_sends_weights_keeps_its_contract(name: str) -> None:
     kind = registered()[name]

@@ -138,7 +138,7 @@ def test_a_class_of_torch_keeps_the_contract() -> None:
     check_method(registered()["local"], config={"training": {"optimiser": "RMSprop", "lr": 0.003, **KEPT}})
 
 
-@pytest.mark.slow
+@pytest.mark.evidence
 def test_changing_rates_and_balanced_rows_keep_the_contract() -> None:
     check_method(registered()["fedavg"], config={"training": {**FALLS, "sampling": "balanced"}})
 
