@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,7 @@ TABLES: dict[str, Callable[[], tuple[Any, Any]]] = {
 }
 """On which tables a method is tried that declares a task."""
 
+ANSWERS = 64  # that are compared in two ways
 STACKING_ERROR = (
     1e-4  # of a weight after two rounds: rounding is a hundred times smaller, a forgotten loss larger
 )
@@ -96,6 +97,7 @@ def check_method(
     - steps that say they only read do so; the method object itself holds no state;
     - what clients learn stacked in one tensor is what they learn one by one, but for rounding;
     - it learns more than can be said without looking at a row;
+    - a task of one's own means the same by a model's outputs and by the answers that people are given of them;
     - tasks that it does not declare are refused.
 
     task: what is learnt in the trial. Where nothing is said of it, nor by config, data or models, a classification is
@@ -148,6 +150,7 @@ def _check_on(
         trial = Trial(method, settings, given, Path(folder), data, models)
         reference = trial.run("inline", Inline())
         trial.learns(reference)
+        trial.scores_what_it_says()
         if not briefly:
             trial.same(reference, trial.run("pool", Pool(2)), "the pool")
         trial.same(reference, trial.run_in_two_parts(), "a run that was stopped, and resumed by the pool,")
@@ -270,6 +273,25 @@ class Trial:
             f"it reaches {task.measure} {task.shown(found[0])} where {task.shown(blind)} can be had without looking",
         )
 
+    def scores_what_it_says(self) -> None:
+        """A task scores outputs in a run and answers in predictions: both must come to the same."""
+        federation = self.federation()
+        task, words = federation.task, federation.holdings.agreement.classes
+        me = self._trained_host().client(0)
+        x, labels = me.tensors(me.train[:ANSWERS])
+        true = _as_answers(task, labels, words)
+        if true is None:
+            return
+        outputs = learn.predict(me.model, x)[:, : len(words)]
+        answers = task.read(outputs, words).answers
+        scores = [task.value(task.tally(outputs, labels)), task.value(task.tally_of(answers, true))]
+        scores.append(task.value(task.tally_of(_as_answers(task, task.decided(outputs), words) or (), true)))
+        _must(
+            np.allclose(scores, scores[0], rtol=1e-4),
+            f"task={task.name} has {task.measure} {task.shown(scores[0])} by `tally`, {task.shown(scores[1])} by `read`"
+            f" and `tally_of`, {task.shown(scores[2])} by `decided`: they must be the same",
+        )
+
     def declares(self) -> None:
         """Without its declarations the method cannot send: so nothing travels beside them."""
         kind = self.method
@@ -357,6 +379,20 @@ class Trial:
         host.restore(run.client_files())
         run.close()
         return host
+
+
+def _as_answers(task: tasks.Task, labels: Tensor, words: Sequence[str]) -> list[Any] | None:
+    """Labels as the answers that people are given; None for labels of a form that is a task's own."""
+    match task.targets.kind:
+        case "classes":
+            return [words[int(label)] for label in labels]
+        case "numbers":
+            return labels.double().tolist()
+        case "several":
+            return [
+                tuple(word for word, one in zip(words, row, strict=True) if one) for row in labels.tolist()
+            ]
+    return None
 
 
 def failures_of(path: Path) -> list[dict[str, Any]]:

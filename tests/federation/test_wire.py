@@ -21,6 +21,8 @@ from polyfed.federation.method import registered
 from polyfed.federation.wire import Wire, WireSettings
 from polyfed.learn import supervised
 from polyfed.methods import FedAvg
+from polyfed.tasks import MultiLabel, Task
+from polyfed.tasks import registered as registered_tasks
 from polyfed.testing import check_method, failures_of, result_of
 
 THIRD = torch.tensor(1 / 3)
@@ -47,6 +49,29 @@ def test_only_float32_tensors_of_the_kind_are_packed_however_deep() -> None:
         assert arrived[name] is fields[name]
     assert wire.pack(fields, kinds, "down") is fields
     assert Wire().pack(fields, kinds, "up") is fields
+
+
+@pytest.mark.parametrize("packing", ["half", "int8"])
+@pytest.mark.parametrize("task", registered_tasks().values(), ids=registered_tasks())
+def test_what_rounding_leaves_of_an_answer_is_an_answer_of_the_task(task: type[Task], packing: str) -> None:
+    answer = task().answer(torch.randn(40, 2, generator=torch.Generator().manual_seed(0)) * 8)
+    wire = Wire(WireSettings(up={Kind.POSTERIORS: packing}), task())
+    sent = {"posteriors": answer}
+    arrived = wire.unpack(
+        wire.pack(sent, {"posteriors": Kind.POSTERIORS}, "up"), {"posteriors": Kind.POSTERIORS}, "up"
+    )
+    assert task().is_answer(arrived["posteriors"])
+    assert not torch.equal(arrived["posteriors"], answer)
+    assert torch.allclose(arrived["posteriors"], answer, atol=float(answer.max() - answer.min()) / 254)
+
+
+def test_rows_without_any_class_stay_so_when_they_are_rounded() -> None:
+    """Of several classes at once nothing adds up to 1: by hand, 0.25 · 255 = 63.75 and so 64 / 255."""
+    answer = torch.tensor([[0.0, 0.0], [1.0, 0.25]] * 20)
+    wire = Wire(WireSettings(up={Kind.POSTERIORS: "int8"}), MultiLabel())
+    kinds = {"posteriors": Kind.POSTERIORS}
+    arrived = wire.unpack(wire.pack({"posteriors": answer}, kinds, "up"), kinds, "up")["posteriors"]
+    assert torch.allclose(arrived[:2], torch.tensor([[0.0, 0.0], [1.0, 64 / 255]]), atol=1e-6)
 
 
 class Echo(Method):

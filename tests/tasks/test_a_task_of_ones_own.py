@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 import polyfed
 from polyfed.errors import MethodError, ModelError
-from polyfed.testing import check_method, result_of
+from polyfed.tasks import Regression, Tally
+from polyfed.testing import ContractError, check_method, result_of
 
 TASK = "tests.tasks.tagging:Tagging"
 PLACES = 6
@@ -80,3 +81,25 @@ def test_a_run_from_elsewhere_does_not_import_it(tmp_path: Path, command: Comman
 def test_a_method_keeps_the_contract_for_it() -> None:
     config = {key: CONFIG[key] for key in ("training", "data")}
     check_method(polyfed.methods.FedAvg, task=TASK, data=rows(), models={"tagger": Tagger}, config=config)
+
+
+class Squares(Regression):
+    """Scores what it does not say: `tally` is of absolute errors, and what is inherited of squared ones."""
+
+    name = "squares"
+    summary = "a task that contradicts itself"
+
+    def tally(self, outputs: Tensor, labels: Tensor) -> Tally:
+        wrong = (self.decided(outputs) - labels.double()).abs()
+        return [float(wrong.sum()), len(labels)]
+
+
+def test_a_task_that_scores_outputs_and_answers_by_different_measures_breaks_the_contract() -> None:
+    task = {"name": "tests.tasks.test_a_task_of_ones_own:Squares", "scale": {"mean": 0, "std": 1}}
+    x = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
+    with pytest.raises(
+        ContractError, match=r"task=squares has RMSE .* by `tally`, .* by `read` and `tally_of`"
+    ):
+        check_method(
+            polyfed.methods.FedAvg, task=task, data=(x, x[:, 0] * 2), config={"models": {"names": ["mlp"]}}
+        )

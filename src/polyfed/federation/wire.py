@@ -33,6 +33,7 @@ from polyfed.errors import MessageError, describe
 from polyfed.federation.message import Direction, Fields, Kind
 from polyfed.federation.packing import SMALL, Packing, looks_packed, packing_of
 from polyfed.schema import SECTION
+from polyfed.tasks import CLASSIFICATION, Task
 
 Residuals: TypeAlias = MutableMapping[str, Tensor]
 
@@ -79,9 +80,10 @@ class WireSettings(BaseModel):
 
 @dataclass(frozen=True)
 class Wire:
-    """Packs what is sent and unpacks what arrives."""
+    """Packs what is sent and unpacks what arrives. Rounded answers become answers of the task again."""
 
     settings: WireSettings = field(default_factory=WireSettings)
+    task: Task = CLASSIFICATION
 
     def pack(
         self,
@@ -148,7 +150,7 @@ class Wire:
             kind = kinds.get(name, Kind.CONTROL)
             if kind in packings:
                 reference = (sent or {}).get(name) if kind != Kind.GRADIENTS else None
-                way = _Way(kind, packings[kind], name, name, reference, residuals, name in lasting)
+                way = _Way(kind, packings[kind], name, name, reference, residuals, name in lasting, self.task)
                 changed[name] = change(value, way)
         return changed
 
@@ -167,6 +169,7 @@ class _Way:
     residuals: Residuals | None
     lasts: bool
     """Whether the entries of the field stand for the same each time, so that what is left out can be added later."""
+    task: Task
 
     def into(self, key: str) -> _Way:
         known = self.reference
@@ -224,15 +227,9 @@ def _unpacked(value: Any, way: _Way) -> Any:
     if tensor is not None:
         base = way.difference_to(tensor.shape)
         tensor = tensor if base is None else base.to(tensor.device) + tensor
-        return _as_probabilities(tensor) if way.kind == Kind.POSTERIORS and way.packing.lossy else tensor
+        return way.task.mended(tensor) if way.kind == Kind.POSTERIORS and way.packing.lossy else tensor
     if isinstance(value, Mapping):
         return {key: _unpacked(item, way.into(str(key))) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_unpacked(item, way.into(str(place))) for place, item in enumerate(value)]
     return value
-
-
-def _as_probabilities(table: Tensor) -> Tensor:
-    """What rounding made of probabilities, adding up to 1 again."""
-    positive = table.clamp(min=0)
-    return positive / positive.sum(dim=-1, keepdim=True)

@@ -78,7 +78,9 @@ class Run:
         self._steps = EvaluationSteps(
             self.method, federation.task, federation.scored_outputs, federation.metrics
         )
-        self.program = Program(self.method, {evaluation.NAME: self._steps}, Wire(self.config.wire))
+        self.program = Program(
+            self.method, {evaluation.NAME: self._steps}, Wire(self.config.wire, federation.task)
+        )
         self._reset()
 
     def _reset(self) -> None:

@@ -60,6 +60,11 @@ class Classification(WeighedClasses):
     def is_answer(self, table: Tensor) -> bool:
         return probabilities.are_probabilities(table)
 
+    def mended(self, answer: Tensor) -> Tensor:
+        """Adding up to 1 again."""
+        positive = answer.clamp(min=0)
+        return positive / positive.sum(dim=-1, keepdim=True)
+
     def chosen(self, outputs: Tensor) -> Tensor:
         """The number of the class that outputs say."""
         return outputs.argmax(dim=1)

@@ -71,6 +71,9 @@ class MultiLabel(WeighedClasses):
     def is_answer(self, table: Tensor) -> bool:
         return probabilities.are_in_range(table)
 
+    def mended(self, answer: Tensor) -> Tensor:
+        return answer.clamp(0, 1)
+
     def examples(self, rows: int, outputs: int, stream: torch.Generator) -> Tensor:
         return torch.randint(2, (rows, outputs), generator=stream).float()
 

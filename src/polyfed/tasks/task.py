@@ -152,6 +152,10 @@ class Task(BaseModel, ABC):
         """Whether a table of floats, rows × outputs, can be an answer."""
         return True
 
+    def mended(self, answer: Tensor) -> Tensor:
+        """An answer again, of one that was rounded on its way."""
+        return answer
+
     def examples(self, rows: int, outputs: int, stream: torch.Generator) -> Tensor:
         """Labels for a trial of a model."""
         return torch.randint(max(outputs, 1), (rows,), generator=stream)
