@@ -225,7 +225,7 @@ def test_paths_that_a_page_names_exist(page: Path) -> None:
 
 def test_the_guide_says_of_a_metric_what_the_code_has() -> None:
     text = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
-    section = text.partition("\n## Metrics beside accuracy\n")[2].partition("\n## ")[0]
+    section = text.partition("\n## Further metrics\n")[2].partition("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
     told = {name.strip("`"): tuple(others) for name, _, *others in rows}
     assert told == {name: metric_facts(metric)[2:] for name, metric in METRICS.items()}
