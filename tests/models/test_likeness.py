@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import copy
+import dataclasses
 import functools
+import operator
+import threading
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -63,6 +68,42 @@ class Settings:
         vars(self).update(values)
 
 
+@dataclasses.dataclass(slots=True)
+class Slots:
+    depth: int
+
+
+def by_keyword(factor: float) -> Any:
+    def scale(x: Tensor, *, by: float = factor) -> Tensor:
+        return by * x
+
+    return scale
+
+
+def with_attribute(slope: float) -> nn.Module:
+    class Local(Net):
+        by = slope
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.by * super().forward(x)
+
+    return Local()
+
+
+class Scale:
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def apply(self, x: Tensor) -> Tensor:
+        return self.by * x
+
+
+def buffered(value: float) -> nn.Module:
+    model = Net()
+    model.register_buffer("mask", torch.full((2,), value), persistent=False)
+    return model
+
+
 MAKERS: list[Callable[[], nn.Module]] = [
     Net,
     lambda: Net(F.tanh),
@@ -97,6 +138,40 @@ MAKERS: list[Callable[[], nn.Module]] = [
     lambda: nn.Sequential(nn.BatchNorm1d(3)),
     lambda: nn.Sequential(nn.BatchNorm1d(3, momentum=0.5)),
     hooked,
+    lambda: Net(acts=[F.relu, F.leaky_relu, F.relu]),
+    lambda: Net(acts=[F.relu, F.leaky_relu, F.leaky_relu]),
+    lambda: Net(acts=[torch.tanh, torch.relu, torch.tanh]),
+    lambda: Net(acts=[torch.tanh, torch.relu, torch.relu]),
+    lambda: Net(columns=slice(0, 2)),
+    lambda: Net(columns=slice(2, 4)),
+    lambda: Net(columns=range(2)),
+    lambda: Net(columns=range(3)),
+    lambda: Net(share=Fraction(1, 2)),
+    lambda: Net(share=Fraction(1, 3)),
+    lambda: Net(past=collections.deque([1])),
+    lambda: Net(past=collections.deque([2])),
+    lambda: Net(config=Slots(1)),
+    lambda: Net(config=Slots(2)),
+    lambda: Net(scale=np.float32(1)),
+    lambda: Net(scale=np.float32(2)),
+    lambda: Net(operator.methodcaller("relu")),
+    lambda: Net(operator.methodcaller("tanh")),
+    lambda: Net(Scale(1).apply),
+    lambda: Net(Scale(2).apply),
+    lambda: Net(parts=[nn.Dropout(0.1)]),
+    lambda: Net(parts=[nn.Dropout(0.9)]),
+    lambda: Net(functools.partial(nn.LeakyReLU(0.1))),
+    lambda: Net(functools.partial(nn.LeakyReLU(0.9))),
+    lambda: Net(by_keyword(1.0)),
+    lambda: Net(by_keyword(2.0)),
+    lambda: with_attribute(1.0),
+    lambda: with_attribute(2.0),
+    lambda: buffered(1.0),
+    lambda: buffered(2.0),
+    lambda: Net(loose=torch.tensor([1.0], dtype=torch.float64)),
+    lambda: Net(loose=torch.tensor([1.0 + 1e-12], dtype=torch.float64)),
+    lambda: Net(names={"a", "b"}),
+    lambda: Net(names={"a", "c"}),
 ]
 
 
@@ -121,3 +196,13 @@ def test_objects_that_hold_each_other_are_compared() -> None:
         return Net(config=one)
 
     assert structure(circle(1)) == structure(circle(1)) != structure(circle(2))
+
+
+def test_a_model_that_holds_what_cannot_be_compared_is_like_no_other() -> None:
+    one, other = Net(lock=threading.Lock()), Net(lock=threading.Lock())
+    assert structure(one) != structure(other)
+
+
+def test_one_object_or_two_equal_ones_make_no_difference_where_they_are_texts() -> None:
+    word = "".join(["re", "lu"])
+    assert structure(Net(names=["relu", word])) == structure(Net(names=["relu", "relu"]))

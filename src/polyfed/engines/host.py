@@ -49,6 +49,7 @@ from polyfed.federation.method import Step, check_declared, learning_rates
 from polyfed.federation.nodes import Assistant, Client, copied
 from polyfed.federation.program import Program, step_name
 from polyfed.machine import cores, memory
+from polyfed.models import reset_loose
 
 logger = logging.getLogger(__name__)
 
@@ -190,6 +191,7 @@ class Host:
         """Get a client ready for a step."""
         me.enter(dataclasses.replace(request.moment, measuring=call.measuring))
         self._scratch_models.forget()
+        reset_loose(me.model)
         new_model = functools.partial(self.population.own_model, me.facts.index)
         return Transaction(me, self.keeps, reads_only=reads_only, new_model=new_model)
 

@@ -10,7 +10,7 @@ from polyfed import learn
 from polyfed.engines.transaction import alike
 from polyfed.federation.engine import Population
 from polyfed.federation.message import Weights
-from polyfed.models import FrozenMarks, check_frozen, frozen_marks
+from polyfed.models import FrozenMarks, check_frozen, frozen_marks, reset_loose
 
 
 class InitialModels:
@@ -52,6 +52,7 @@ class InitialModels:
             if parameter.requires_grad is not trained:
                 parameter.requires_grad = trained
         learn.load_weights(model, self._initial[architecture])
+        reset_loose(model)
         return model
 
     def _is_whole(self, key: tuple[str, int], model: nn.Module) -> bool:

@@ -33,6 +33,8 @@ from polyfed.models.frozen import (
     frozen_names,
     is_frozen_norm,
     note_frozen,
+    note_loose,
+    reset_loose,
     share_frozen,
 )
 from polyfed.models.generator import FeatureGenerator, build_generator
@@ -109,11 +111,13 @@ __all__ = [
     "named_on_the_command_line",
     "names",
     "note_frozen",
+    "note_loose",
     "output_count",
     "output_shape",
     "own_maker",
     "random_inputs",
     "register",
+    "reset_loose",
     "seeded",
     "share_frozen",
     "size",

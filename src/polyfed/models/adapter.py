@@ -34,13 +34,15 @@ class _Answer:
     def __call__(self, model: nn.Module, _args: tuple[Any, ...], given: Any) -> Tensor:
         if isinstance(given, Tensor):
             return given
-        entries = _entries(given)
-        if self.output not in entries:
+        entries = {
+            str(key): entry for key, entry in _entries(given).items()
+        }  # a place may be given as a text
+        if str(self.output) not in entries:
             raise ModelError(
                 f"model '{display_name(model)}' gives {_kind(given)} without '{self.output}':"
-                f" {nearest(str(self.output), list(map(str, entries)))}"
+                f" {nearest(str(self.output), list(entries))}"
             )
-        found = entries[self.output]
+        found = entries[str(self.output)]
         if not isinstance(found, Tensor):
             raise ModelError(
                 f"model '{display_name(model)}' gives a {type(found).__name__} as '{self.output}', not logits"
@@ -112,6 +114,8 @@ def find_output(model: nn.Module, shape: Shape, outputs: int) -> Output | None:
     except ModelError:
         return None  # it is told, or helped, where types are fitted
     if isinstance(given, Tensor):
+        given = _in_training(model, shape)
+    if given is None or isinstance(given, Tensor):
         return None
     entries = _entries(given)
     if isinstance(entries.get(_LOGITS), Tensor):
@@ -129,6 +133,20 @@ def find_output(model: nn.Module, shape: Shape, outputs: int) -> Output | None:
         f"model '{name}' gives {_kind(given)} of {told}: say which are the logits, such as"
         f" models.adapt: {{{name}: {{output: {(fitting or tables or [*entries])[0]}}}}}"
     )
+
+
+def _in_training(model: nn.Module, shape: Shape) -> Any:
+    """What a model answers in training, which may be more (auxiliary heads); None if two rows are too few for it."""
+    try:
+        given = unchecked_probe(model, shape, 2, input_type(model, shape), training=True)
+    except ModelError:
+        return None
+    trains = any(parameter.requires_grad for parameter in model.parameters())
+    if trains and isinstance(given, Tensor) and not given.requires_grad:
+        raise ModelError(
+            f"model '{display_name(model)}' cannot be trained: what it answers is detached from its parameters"
+        )
+    return given
 
 
 def _entries(given: Any) -> dict[Output, Any]:

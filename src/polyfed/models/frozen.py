@@ -4,6 +4,8 @@ A parameter without `requires_grad` when a model is made is frozen, as the body 
 names are noted at the module, so that they are not mistaken for what a method switches off for a while, and go with it
 when it is copied. A BatchNorm layer all of whose parameters are frozen (or that has none, within a part whose
 parameters are) is frozen as a whole: it keeps its running statistics, and normalises by them in training too.
+
+Buffers with `persistent=False` begin every step as they were at first: they are in nobody's state.
 """
 
 from __future__ import annotations
@@ -11,14 +13,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 from polyfed.errors import ModelError
 from polyfed.models.probe import display_name
 
-FrozenMarks: TypeAlias = list[tuple[str, int, int]]
+FrozenMarks: TypeAlias = list[tuple[str, int, int, bytes]]
 
 _FROZEN = "_polyfed_frozen"
+_LOOSE = "_polyfed_loose"
+_SAMPLES = 64  # numbers of a frozen tensor that are compared
 _NORMS = nn.modules.batchnorm._BatchNorm
 
 
@@ -27,7 +32,7 @@ def note_frozen(model: nn.Module) -> None:
     vars(model).pop(_FROZEN, None)
     parameters = dict(model.named_parameters(remove_duplicate=False))
     names = {name for name, parameter in parameters.items() if not parameter.requires_grad}
-    if not names:
+    if not names and parameters:
         return
     if len(names) == len(parameters):
         raise ModelError(
@@ -54,11 +59,26 @@ def is_frozen_norm(layer: nn.Module) -> bool:
 
 
 def frozen_marks(model: nn.Module) -> FrozenMarks:
-    """What tells whether frozen tensors were changed: which memory they have, and how often it was written to."""
+    """What tells whether frozen tensors were changed: which memory they have, how often it was written to, and some of
+    its numbers, since what is written through `.data` is not counted."""
     names = frozen_names(model)
     if not names:
         return []
-    return [(name, tensor.data_ptr(), tensor._version) for name, tensor in _tensors(model) if name in names]
+    return [
+        (name, tensor.data_ptr(), tensor._version, _some_of(tensor))
+        for name, tensor in _tensors(model)
+        if name in names
+    ]
+
+
+def _some_of(tensor: Tensor) -> bytes:
+    """Numbers from all over a tensor's memory, whatever its layout."""
+    if tensor.layout is not torch.strided or not tensor.numel():
+        return b""
+    length = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    count = min(length, _SAMPLES)
+    some = tensor.detach().as_strided((count,), (length // count,)).contiguous()
+    return some.view(torch.uint8).cpu().numpy().tobytes()
 
 
 def check_frozen(model: nn.Module, before: FrozenMarks) -> None:
@@ -72,6 +92,31 @@ def check_frozen(model: nn.Module, before: FrozenMarks) -> None:
             f"model '{display_name(model)}' changes '{changed}', which is frozen: let it train (requires_grad), or make"
             " it a buffer"
         )
+
+
+def note_loose(model: nn.Module) -> None:
+    """Note the numbers of a new model's buffers that its state dict does not have (`persistent=False`)."""
+    vars(model).pop(_LOOSE, None)
+    found = {
+        (path, name): buffer.detach().clone()
+        for path, part in model.named_modules()
+        for name in part._non_persistent_buffers_set
+        if (buffer := part._buffers.get(name)) is not None
+    }
+    if found:
+        vars(model)[_LOOSE] = found
+
+
+def reset_loose(model: nn.Module) -> None:
+    """Let these buffers be what they were at first: nothing of them lasts, on no engine and in no file."""
+    for (path, name), first in vars(model).get(_LOOSE, {}).items():
+        buffers = model.get_submodule(path)._buffers
+        now = buffers.get(name)
+        if now is not None and now.shape == first.shape and now.dtype == first.dtype:
+            with torch.no_grad():
+                now.copy_(first)
+        else:
+            buffers[name] = first.clone()
 
 
 def share_frozen(model: nn.Module, like: nn.Module) -> None:

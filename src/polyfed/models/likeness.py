@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import re
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+import io
+import pickle
+from collections.abc import Callable, Hashable, Iterator
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -15,127 +15,121 @@ from torch import Tensor, nn
 from polyfed.disk import digest
 
 _OF_EVERY_MODULE = frozenset({*vars(nn.Module()), "channels_last"})  # how it is laid out changes nothing
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _OURS = "_polyfed_"  # begins the names of what polyfed notes at a module
-_MOST = 10_000  # settings of one part that are compared; what is beyond is told apart by its type alone
 
 
 def structure(model: nn.Module) -> Hashable:
     """What two models have alike that are made alike, whatever their weights and whatever they are called.
 
     Two models of the same structure compute the same with the same weights: settings and functions that their parts
-    hold are compared too, such as `activation=F.relu`.
+    hold are compared too, such as `activation=F.relu`. A model that holds what cannot be compared is like no other.
     """
-    seen: dict[int, int] = {}  # a tensor in two places is one
-    parts = []
-    for name, part in model.named_modules(remove_duplicate=False):
-        tensors = [
-            (
-                key,
-                tuple(tensor.shape),
-                str(tensor.dtype),
-                tensor.requires_grad,
-                seen.setdefault(id(tensor), len(seen)),
-            )
-            for key, tensor in _own_tensors(part)
-        ]
-        parts.append((name, _kind(type(part)), _extra(part), _settings(part), tuple(tensors)))
-    return tuple(parts)
-
-
-def _own_tensors(part: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    for held in (part._parameters, part._buffers):
-        yield from ((key, tensor) for key, tensor in held.items() if tensor is not None)
-
-
-def _extra(part: nn.Module) -> str:
-    return re.sub(r" at 0x[0-9a-f]+", "", part.extra_repr())
-
-
-def _settings(part: nn.Module) -> Hashable:
-    """What a module holds beside its parts and tensors."""
-    own = {
-        key: value
-        for key, value in vars(part).items()
-        if key not in _OF_EVERY_MODULE and not key.startswith(_OURS)
-    }
-    return _value([*part._forward_pre_hooks.values(), *part._forward_hooks.values(), own], {})
-
-
-def _value(value: Any, seen: dict[int, Any]) -> Hashable:
-    """A setting as something that can be compared."""
-    if value is None or isinstance(
-        value, bool | int | float | complex | str | bytes | torch.dtype | torch.device
-    ):
-        return (type(value).__name__, str(value))
-    if isinstance(value, type):
-        return _kind(value)
-    if isinstance(value, Tensor | np.ndarray):
-        return _numbers(value)
-    # Modules are parts of their own; objects may hold each other.
-    if isinstance(value, nn.Module) or id(value) in seen or len(seen) > _MOST:
-        return _kind(type(value))
-    seen[id(value)] = value
-    return _called(value, seen) if callable(value) else _held(value, functools.partial(_value, seen=seen))
-
-
-def _held(value: Any, deeper: Callable[[Any], Hashable]) -> Hashable:
-    """What an object that is no function holds."""
-    if isinstance(value, Mapping):
-        return ("map", tuple((deeper(key), deeper(item)) for key, item in value.items()))
-    if isinstance(value, list | tuple):
-        return (type(value).__name__, tuple(map(deeper, value)))
-    if isinstance(value, set | frozenset):
-        return ("set", tuple(sorted(map(str, map(deeper, value)))))
-    return (_kind(type(value)), deeper(getattr(value, "__dict__", {})))
-
-
-def _called(value: Any, seen: dict[int, Any]) -> Hashable:
-    """What a function does."""
-    deeper = functools.partial(_value, seen=seen)
-    if isinstance(value, functools.partial):
-        return ("partial", deeper(value.func), deeper(value.args), deeper(value.keywords))
-    if isinstance(value, MethodType):
-        return ("method", deeper(value.__func__), _kind(type(value.__self__)))
-    if isinstance(value, FunctionType):
-        return _function(value, seen)
-    if isinstance(value, BuiltinFunctionType):
-        return ("function", value.__module__, value.__qualname__)
-    return (_kind(type(value)), deeper(getattr(value, "__dict__", {})))
-
-
-def _numbers(value: Tensor | np.ndarray[Any, Any]) -> Hashable:
-    array = value.detach().float().cpu().numpy() if isinstance(value, Tensor) else value
-    content = (
-        repr(array.tolist()) if array.dtype.kind == "O" else digest(np.ascontiguousarray(array).tobytes())
-    )
-    return (type(value).__name__, tuple(value.shape), str(value.dtype), content)
-
-
-def _kind(kind: type) -> Hashable:
-    """A class; one that is made within a function, which is another each time, by its name and its forward."""
-    if "<locals>" not in kind.__qualname__:
-        return (kind.__module__, kind.__qualname__, id(kind))
-    functions = (item for item in vars(kind).values() if isinstance(item, FunctionType))
-    written = tuple(sorted(str(_function(each, {})) for each in functions))
-    return (kind.__module__, kind.__qualname__, written, tuple(map(_kind, kind.__bases__)))
-
-
-def _function(function: FunctionType, seen: dict[int, Any]) -> Hashable:
-    """A function by what it does: two that were written alike are alike."""
-    cells = [_cell(cell, seen) for cell in function.__closure__ or ()]
-    defaults = _value(function.__defaults__, seen)
-    return ("function", function.__module__, _code(function.__code__), tuple(cells), defaults)
-
-
-def _cell(cell: Any, seen: dict[int, Any]) -> Hashable:
+    described = _Description()
     try:
-        content = cell.cell_contents
+        described.dump(model)
+    except Exception:  # whatever somebody's object does when it is asked for its content
+        return object()
+    return digest(described.file.getvalue())
+
+
+class _Description(pickle._Pickler):  # the one in Python: the other remembers texts by who they are
+    """Pickles a model without its weights. What is like something that came before is told by its place there."""
+
+    def __init__(self) -> None:
+        self.file = io.BytesIO()
+        super().__init__(self.file, 4)
+        self._seen: dict[int, int] = {}  # a tensor in two places is one
+
+    def memoize(self, obj: Any) -> None:
+        """Equal texts are the same, whether they are one object or two."""
+        if not isinstance(obj, str | bytes):
+            super().memoize(obj)  # type: ignore[misc]
+
+    def reducer_override(self, obj: Any) -> Any:
+        if obj is _Made:
+            return NotImplemented
+        if isinstance(obj, nn.Module):
+            return _Made, ("module", type(obj)), self._content(obj)
+        if isinstance(obj, type):
+            return self._class(obj)
+        found = next((describe for kinds, describe in _KINDS.items() if isinstance(obj, kinds)), None)
+        return NotImplemented if found is None else (_Made, *found(obj))
+
+    def _class(self, kind: type) -> Any:
+        """A class; one that is made within a function, which is another each time, by what is written in it."""
+        name = ("class", kind.__module__, kind.__qualname__)
+        if "<locals>" not in kind.__qualname__:
+            return _Made, (*name, id(kind))
+        written = {
+            key: value for key, value in vars(kind).items() if not key.startswith("__") or callable(value)
+        }
+        return _Made, name, (written, kind.__bases__)
+
+    def _content(self, part: nn.Module) -> Any:
+        own = {
+            key: value
+            for key, value in vars(part).items()
+            if key not in _OF_EVERY_MODULE and not key.startswith(_OURS)
+        }
+        hooks = [list(vars(part)[kind].values()) for kind in _HOOKS]
+        return list(self._tensors(part)), own, hooks, list(part._modules.items())
+
+    def _tensors(self, part: nn.Module) -> Iterator[tuple[Any, ...]]:
+        """The tensors of a module alone; of those that its weights do not have, the numbers too."""
+        for held in (part._parameters, part._buffers):
+            for key, tensor in held.items():
+                if tensor is None:
+                    continue
+                place = self._seen.setdefault(id(tensor), len(self._seen))
+                facts = (key, place, tuple(tensor.shape), str(tensor.dtype), tensor.requires_grad)
+                yield (*facts, *(_numbers(tensor) if key in part._non_persistent_buffers_set else ()))
+
+
+class _Made:
+    """Stands in a description for whatever is described in its own way."""
+
+    def __init__(self, *facts: Any) -> None:
+        raise TypeError("a description is compared, never read")
+
+
+def _numbers(value: Tensor | np.ndarray[Any, Any]) -> tuple[Any, ...]:
+    if isinstance(value, Tensor):
+        content = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+    else:
+        content = value
+    numbers = repr(content.tolist()) if content.dtype.kind == "O" else np.ascontiguousarray(content).tobytes()
+    return tuple(value.shape), str(value.dtype), numbers if isinstance(numbers, str) else digest(numbers)
+
+
+def _owner(function: BuiltinFunctionType) -> Any:
+    """The object whose method a built-in function is; nothing of a module's."""
+    owner = function.__self__
+    return owner if not isinstance(owner, type) and type(owner).__name__ != "module" else None
+
+
+def _cell(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
     except ValueError:  # empty
         return None
-    # `super()` makes of a class a variable of its own methods.
-    return content.__qualname__ if isinstance(content, type) else _value(content, seen)
 
 
-def _code(code: CodeType) -> Hashable:
-    constants = (_code(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts)
-    return (code.co_code, tuple(constants), code.co_names)
+def _code(code: CodeType) -> tuple[Any, ...]:
+    constants = tuple(_code(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts)
+    return code.co_code, constants, code.co_names
+
+
+def _function(function: FunctionType) -> tuple[Any, ...]:
+    facts = ("function", function.__module__, _code(function.__code__))
+    held = [_cell(cell) for cell in function.__closure__ or ()]
+    return facts, (held, function.__defaults__, function.__kwdefaults__)
+
+
+_KINDS: dict[Any, Callable[[Any], tuple[Any, ...]]] = {
+    (Tensor, np.ndarray): lambda value: (("numbers", type(value), *_numbers(value)),),
+    FunctionType: _function,
+    BuiltinFunctionType: lambda value: (("function", value.__module__, value.__qualname__), _owner(value)),
+    (set, frozenset): lambda value: (("set", tuple(sorted(map(repr, value)))),),
+}
+"""How what is not pickled as usual is described: facts, and what else it holds, which may lead back to it."""

@@ -54,6 +54,10 @@ class Builder:
         self._fitted: dict[str, bool | None] = {}  # what `models.fit_types` found out about each architecture
         self._given_frozen: Mapping[str, Weights] = {}
         self._frozen: dict[str, nn.Module] = {}  # of each architecture the model whose frozen parts all have
+        self._given: dict[
+            str, list[torch.Tensor]
+        ] = {}  # what trains of the first module that a function gave
+        self._copied: dict[str, bool] = {}  # whether a function gives what trains again and again
         for name, maker in self.makers.items():
             models.check_name(name)
             if not callable(maker):  # as a module is, too
@@ -114,6 +118,7 @@ class Builder:
             self._fitted[architecture] = models.fit_types(model, self.shape)
         model = model.to(self.device)
         models.note_frozen(model)
+        models.note_loose(model)
         return model
 
     def _own_model(self, architecture: str, maker: ModelMaker, stream: tuple[str, ...]) -> nn.Module:
@@ -122,15 +127,29 @@ class Builder:
         seed = self.seeds.number(*(("model", architecture) if copied else stream))
         with models.seeded(seed):
             torch.manual_seed(seed)  # a maker may draw on a GPU
-            model = copy.deepcopy(maker) if copied else maker()
-            if not isinstance(model, nn.Module):
-                raise ModelError(f"model '{architecture}' gave a {type(model).__name__}, not an nn.Module")
+            model = (
+                copy.deepcopy(maker) if isinstance(maker, nn.Module) else self._made_new(architecture, maker)
+            )
             models.give_name(model, architecture)
             models.expect_tokens(model, self.largest_id)
             self._adapt(architecture, model)
         if architecture in self.own:
             model.channels_last = self.own[architecture].channels_last  # type: ignore[assignment]
         return model.to(memory_format=models.memory_format(model))  # type: ignore[call-overload, no-any-return]
+
+    def _made_new(self, name: str, maker: Callable[[], nn.Module]) -> nn.Module:
+        """A module that no other client trains: of what a function gives again and again, a copy."""
+        model = maker()
+        if not isinstance(model, nn.Module):
+            raise ModelError(f"model '{name}' gave a {type(model).__name__}, not an nn.Module")
+        if name not in self._copied:
+            trained = [*(each for each in model.parameters() if each.requires_grad), *model.buffers()]
+            # The first two are only looked at: nobody has begun to train.
+            if (before := self._given.pop(name, None)) is None:
+                self._given[name] = trained
+            else:
+                self._copied[name] = not {id(each) for each in trained}.isdisjoint(map(id, before))
+        return copy.deepcopy(model) if self._copied.get(name) else model
 
     def _adapt(self, architecture: str, model: nn.Module) -> None:
         wanted = self.adapters.get(architecture, Adapter())

@@ -26,6 +26,7 @@ from polyfed.federation.method import learning_rates
 from polyfed.federation.program import Program
 from polyfed.federation.shelf import Shelf
 from polyfed.federation.wire import Wire
+from polyfed.models import reset_loose
 from polyfed.runs import evaluation, result
 from polyfed.runs.checkpoint import RunDirectory, disk_trouble
 from polyfed.runs.evaluation import Evaluation, EvaluationSteps
@@ -370,6 +371,8 @@ class Run:
         self.fleet.begin(number, measuring=measuring, left_out=self._left_out.get(number))
         self.evaluation.begin()
         self.server.round = number
+        if self.server.model is not None:
+            reset_loose(self.server.model)
 
     def _write(self, number: int, scores: Mapping[int, Any]) -> None:
         """The round's lines in history and ledger."""

@@ -80,8 +80,8 @@ class Start:
             weights, found = _read(path)
             if found != self.digests[path]:
                 raise CheckpointError(f"models.init: {path} was changed since this run was set up")
-            travelling = learn.named_tensors(model)
-            taken = {name: weights[name] for name in travelling if not _is_left_out(name, self.left_out)}
+            left_out = _names_left_out(model, self.left_out)
+            taken = {name: weights[name] for name in learn.named_tensors(model) if name not in left_out}
             learn.load_weights(model, taken, partly=True)
         return model
 
@@ -243,9 +243,8 @@ def _checked(
                 f"{path} was truncated or edited since it was written: start from another run"
             )
         _check_fits(weights, model, architecture, left_out, path)
-        own = {
-            name: weights[name] for name in learn.frozen_weights_of(model) if not _is_left_out(name, left_out)
-        }
+        anew = _names_left_out(model, left_out)
+        own = {name: weights[name] for name in learn.frozen_weights_of(model) if name not in anew}
         first, kept = frozen.setdefault(architecture, (path, own))
         for name, tensor in own.items():
             if not tensor.equal(kept[name]):
@@ -273,22 +272,49 @@ def _is_left_out(name: str, left_out: Sequence[str]) -> bool:
     return any(name == part or name.startswith(f"{part}.") for part in left_out)
 
 
+def _names_left_out(model: nn.Module, left_out: Sequence[str]) -> frozenset[str]:
+    """The names of what starts anew; of a tensor that is in two places, both."""
+    tensors = learn.all_tensors(model)
+    places = {tensor.data_ptr() for name, tensor in tensors.items() if _is_left_out(name, left_out)}
+    return frozenset(
+        name for name, tensor in tensors.items() if tensor.data_ptr() in places and tensor.numel()
+    )
+
+
 def _check_fits(
     weights: Mapping[str, Tensor], model: nn.Module, architecture: str, left_out: Sequence[str], path: Path
 ) -> None:
     """Refuse weights of another structure, by the first tensor that differs."""
-    own = {
-        name: tensor for name, tensor in learn.all_tensors(model).items() if not _is_left_out(name, left_out)
+    anew = _names_left_out(model, left_out)
+    own = {name: tensor for name, tensor in learn.all_tensors(model).items() if name not in anew}
+    given = {
+        name: tensor
+        for name, tensor in weights.items()
+        if name not in anew and not _is_left_out(name, left_out)
     }
-    given = {name: tensor for name, tensor in weights.items() if not _is_left_out(name, left_out)}
+    trained = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     for name in [*own, *given]:
         if name in own and name in given and own[name].shape == given[name].shape:
+            _check_numbers(name, given[name], own[name], path, finite=name in trained)
             continue
         there, here = (_shape(each.get(name)) for each in (given, own))
         part = name.rpartition(".")[0] or name
         raise ConfigError(
             f"{path} is of another structure than '{architecture}': '{name}' is {there} there and {here} here; start"
             f" from a run of this architecture, or leave it out (models.init_except: [{part}])"
+        )
+
+
+def _check_numbers(name: str, given: Tensor, own: Tensor, path: Path, *, finite: bool) -> None:
+    """Refuse numbers of another kind, of which a part would be lost, and those that no weight can be."""
+    if given.is_complex() != own.is_complex() or given.is_floating_point() != own.is_floating_point():
+        told = (str(each.dtype).removeprefix("torch.") for each in (given, own))
+        raise ConfigError(
+            f"{path}: '{name}' is {' there and '.join(told)} here: start from weights of one type"
+        )
+    if finite and not learn.all_finite([given]):
+        raise ConfigError(
+            f"{path}: '{name}' has NaN or infinity in it: start from a model that has not diverged"
         )
 
 
