@@ -235,3 +235,71 @@ def test_one_object_is_adapted_once(tmp_path: Path) -> None:
     maker = Shared()
     go(tmp_path / "run", maker, {"input": "values"})
     assert len(maker.net._forward_pre_hooks) == len(maker.net._forward_hooks) == 1
+
+
+class Auxiliary(nn.Module):
+    """Answers with more in training, as torchvision's Inception and GoogLeNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.other = nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        return {"logits": self.head(x), "auxiliary": self.other(x)} if self.training else self.head(x)
+
+
+def test_a_model_that_answers_with_more_in_training_alone_is_used(tmp_path: Path) -> None:
+    done = polyfed.run(BASE, data=(X, Y), models={"net": Auxiliary}, out=tmp_path / "run", workers=1)
+    assert done.config.models.adapt["net"].output == "logits"
+    model = polyfed.load_model(done.path, "client-0", make=Auxiliary)
+    assert model.predict(X[:3]).probabilities.shape == (3, 3)
+
+
+class Detached(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(x).detach()
+        return out
+
+
+class Constant(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, :3]
+
+
+@pytest.mark.parametrize(
+    ("maker", "reason"),
+    [
+        (Detached, "cannot be trained: what it answers is detached from its parameters"),
+        (Constant, "has no parameter that trains"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_refused_before_the_run(
+    tmp_path: Path, maker: Any, reason: str
+) -> None:
+    with pytest.raises(UserError, match=reason):
+        polyfed.run(BASE, data=(X, Y), models={"net": maker}, out=tmp_path / "run", workers=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_adapter_of_a_model_that_needs_none_is_refused(tmp_path: Path) -> None:
+    config = {**BASE, "models": {"names": ["net"], "adapt": {"net": {"output": "logits"}}}}
+    with pytest.raises(UserError, match="answers with a tensor, in which there is no 'logits'"):
+        polyfed.run(config, data=(X, Y), models={"net": lambda: nn.Linear(6, 3)}, out=tmp_path / "run")
+
+
+def test_a_place_in_a_tuple_may_be_written_as_a_text() -> None:
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Any:
+            return x, self.head(x)
+
+    model = Pair()
+    assert models.adapt(model, (6,), 3, output="1") == "1"
+    assert model(torch.zeros(2, 6)).shape == (2, 3)

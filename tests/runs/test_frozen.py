@@ -22,7 +22,7 @@ from polyfed.federation.method import registered
 from polyfed.methods.fedavg import FedAvg
 from polyfed.models import Network
 from polyfed.runs.checkpoint import read_states
-from polyfed.testing import check_method
+from polyfed.testing import check_method, result_of
 
 RNG = np.random.default_rng(0)
 Y = RNG.integers(0, 3, 150)
@@ -318,3 +318,116 @@ def test_a_federation_can_be_sent_to_workers_that_are_spawned(tmp_path: Path) ->
         one, other = population.own_model(index), sent.own_model(index)
         assert all(tensor.equal(other.state_dict()[name]) for name, tensor in one.state_dict().items())
         assert models.frozen_names(other) == FROZEN
+
+
+# -- what changes all the same -------------------------------------------------------------------------------
+
+
+class Momentum(nn.Module):
+    """A frozen copy that follows the trained part, as in DINO, in one of the ways in which that is written."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.query, self.key = nn.Linear(6, 8), nn.Linear(6, 8).requires_grad_(False)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.follow()
+        out: Tensor = self.head(torch.cat([self.query(x), self.key(x)], dim=1).relu())
+        return out
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        key, query = self.key.weight, self.query.weight
+        if self.how == "through data":
+            key.data.mul_(0.9).add_(0.1 * query.detach())
+        elif self.how == "in place":
+            key.mul_(0.9).add_(query, alpha=0.1)
+        elif self.how == "other memory":
+            key.data = 0.9 * key + 0.1 * query
+        else:
+            key.numpy()[:] = 0.9 * key.numpy() + 0.1 * query.detach().numpy()
+
+
+@pytest.mark.parametrize("how", ["through data", "in place", "other memory", "through numpy"])
+@pytest.mark.parametrize("method", ["local", "fedavg"])
+def test_a_frozen_part_that_follows_a_trained_one_is_an_error(tmp_path: Path, method: str, how: str) -> None:
+    with pytest.raises(UserError, match=r"changes 'key\.weight', which is frozen"):
+        go(tmp_path / "run", lambda: Momentum(how), method=method)
+
+
+class Passing(nn.Module):
+    """Subtracts a mean that it follows in a buffer which is in nobody's state."""
+
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 3)
+        self.register_buffer("mean", torch.zeros(6), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(dim=0)
+        out: Tensor = self.head(x - self.mean)
+        return out
+
+
+@pytest.mark.parametrize("method", ["local", "fedavg", "feddf"])
+def test_a_buffer_that_does_not_last_begins_each_step_anew(tmp_path: Path, method: str) -> None:
+    """So inline is the pool, and a resumed run an undisturbed one."""
+    config = {**BASE, "rounds": 4, "method": method, "stack": 1, "checkpoint_seconds": 0}
+    config["models"] = {"server": "net", "names": ["net"]}
+    config["data"] = {**BASE["data"], "public": {"source": "share", "share": 0.2}}
+    given: dict[str, Any] = {"data": (X, Y), "models": {"net": Passing}}
+    inline = polyfed.run(config, **given, out=tmp_path / "inline", workers=1)
+    pinned = inline.config.as_file()  # the trials' decisions are part of the arithmetic
+    pinned["data"].pop("source")
+    pool = polyfed.run(pinned, **given, out=tmp_path / "pool", workers=2)
+    assert result_of(pool.path) == result_of(inline.path)
+    polyfed.run(
+        pinned,
+        **given,
+        out=tmp_path / "parts",
+        workers=1,
+        listener=lambda run: run.stop() if run.round == 2 else None,
+    )
+    polyfed.resume(tmp_path / "parts", **given, workers=1)
+    assert result_of(tmp_path / "parts") == result_of(inline.path)
+
+
+def test_clients_do_not_train_what_a_function_gives_again_and_again(tmp_path: Path) -> None:
+    """A body that was loaded once and is to be trained: each client has its own, and the user's stays as it is."""
+    torch.manual_seed(0)
+    body = nn.Linear(6, 8)
+    first = copy.deepcopy(body.state_dict())
+    makers: dict[str, Any] = {
+        "shared": lambda: nn.Sequential(body, nn.ReLU(), nn.Linear(8, 3)),
+        "copied": lambda: nn.Sequential(copy.deepcopy(body), nn.ReLU(), nn.Linear(8, 3)),
+    }
+    done = {
+        (name, workers): polyfed.run(
+            {**BASE, "stack": 1},
+            method="local",
+            data=(X, Y),
+            models={"net": maker},
+            workers=workers,
+            out=tmp_path / f"{name}-{workers}",
+        )
+        for name, maker in makers.items()
+        for workers in (1, 2)
+    }
+    results = [result_of(run.path) for run in done.values()]
+    assert all(result["models"] == results[0]["models"] for result in results)
+    assert all(tensor.equal(first[name]) for name, tensor in body.state_dict().items())
+
+
+def test_a_frozen_body_that_a_function_gives_again_and_again_is_not_copied(tmp_path: Path) -> None:
+    body = nn.Linear(6, 8).requires_grad_(False)
+    run = go(tmp_path / "run", lambda: nn.Sequential(body, nn.ReLU(), nn.Linear(8, 3)), method="local")
+    population = run.federation.population
+    one, other = population.own_model(0), population.own_model(1)
+    assert one[0].weight.data_ptr() == other[0].weight.data_ptr() == body.weight.data_ptr()  # type: ignore[index]
+    assert one[2].weight.data_ptr() != other[2].weight.data_ptr()  # type: ignore[index]

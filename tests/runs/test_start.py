@@ -30,6 +30,20 @@ BASE: dict[str, Any] = {
 }
 
 
+class Tied(nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.second.weight = self.first.weight
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.second(self.first(x).relu()).relu())
+        return out
+
+
 def net() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
 
@@ -344,3 +358,55 @@ def test_a_start_can_be_sent_to_workers_that_are_spawned(tmp_path: Path, alone: 
     population = started(tmp_path / "run", alone.path, method="local").population
     sent = pickle.loads(pickle.dumps(population))
     assert all(same(sent.own_model(index), left(alone, f"client-{index}")) for index in range(3))
+
+
+def test_a_run_is_not_overwritten_by_one_that_starts_from_it(tmp_path: Path) -> None:
+    """In whatever way its folder is written: what is not there any more cannot be started from."""
+    before = result_of(go(tmp_path / "run", None, method="local").path)
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    for init in (tmp_path / "run", tmp_path / "link", tmp_path / "run" / "models" / "client-0.safetensors"):
+        settings = {**BASE, "method": "local", "models": {"names": ["net"], "init": str(init)}}
+        with pytest.raises(UserError, match=r"models\.init: .* would be deleted"):
+            polyfed.run(settings, data=(X, Y), models={"net": net}, out=tmp_path / "run", overwrite=True)
+    assert result_of(tmp_path / "run") == before
+
+
+def test_of_a_weight_in_two_places_both_names_start_anew(tmp_path: Path) -> None:
+    source = go(tmp_path / "source", None, Tied, method="local")
+    trained = left(source, "client-0")
+    for part in ("first", "second"):
+        anew = started(
+            tmp_path / part, source.path, Tied, method="local", models={"init_except": [part]}
+        ).population.own_model(0)
+        assert not anew.first.weight.equal(trained["first.weight"])
+        assert anew.second.weight is anew.first.weight
+        assert anew.head.weight.equal(trained["head.weight"])
+
+
+@pytest.mark.parametrize(
+    ("tensor", "reason"),
+    [
+        (torch.ones(8, 6, dtype=torch.complex64), "'0.weight' is complex64 there and float32 here"),
+        (torch.ones(8, 6, dtype=torch.bool), "'0.weight' is bool there and float32 here"),
+        (torch.ones(8, 6, dtype=torch.int64), "'0.weight' is int64 there and float32 here"),
+        (torch.full((8, 6), torch.nan), "'0.weight' has NaN or infinity in it"),
+        (torch.full((8, 6), torch.inf), "'0.weight' has NaN or infinity in it"),
+    ],
+    ids=["complex", "bool", "int", "NaN", "infinity"],
+)
+def test_weights_of_another_kind_are_refused(tmp_path: Path, tensor: torch.Tensor, reason: str) -> None:
+    file = tmp_path / "odd.safetensors"
+    save_file({**net().state_dict(), "0.weight": tensor}, file)
+    with pytest.raises(UserError, match=reason):
+        prepare(tmp_path / "run", file)
+
+
+def test_another_normalisation_is_told(
+    tmp_path: Path, alone: polyfed.Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepare(tmp_path / "same", alone.path, method="local").close()
+    assert "normalise" not in caplog.text
+    prepare(
+        tmp_path / "run", alone.path, method="local", data={**BASE["data"], "normalise": "client"}
+    ).close()
+    assert "has learnt from inputs with data.normalise=all, which is client here" in caplog.text

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from tests.conftest import Command, MakeRun
 
@@ -367,3 +368,35 @@ def test_whoever_types_the_name_has_said_so(small: dict[str, Any], tmp_path: Pat
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(small))
     said = command("partition", "run.yaml", "--set", "training.augment=own_shift:shift")
     assert said.code == 0, said.err
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"training": {"augment": True}}, "training.augment: true changes images alone"),
+        ({"training": {"keep_optimiser": True}}, "training.keep_optimiser keeps nothing of sgd"),
+        (
+            {"training": {"schedule": {"kind": "step", "every": 50}}},
+            "falls for the first time after 50 rounds",
+        ),
+        ({"training": {"schedule": {"warm_up": 50}}}, "warms up for 50 rounds, and the run has 3"),
+        ({"training": {"optimiser": "Rprop", "within": "linear"}}, "is only the size of Rprop's first step"),
+        (
+            {"training": {"optimiser": "adam", "momentum": 0.9}},
+            "training.momentum is 0.9, of which adam makes no",
+        ),
+        ({"evaluate": {"min_change": 0.1}}, "evaluate.min_change is for evaluate.patience"),
+        ({"evaluate": {"patience": 3}}, "evaluate.patience waits for 3 evaluations"),
+        ({"evaluate": {"patience": 1, "every": 2}}, "a run of 3 rounds cannot end by it"),
+        ({"evaluate": {"patience": 2}, "training": {"schedule": {"warm_up": 1}}}, ""),
+    ],
+)
+def test_a_setting_that_does_nothing_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, config: dict[str, Any], told: str
+) -> None:
+    x = torch.randn(120, 5, generator=torch.Generator().manual_seed(0))
+    data = {"clients": 2, "partition": {"kind": "iid"}}
+    whole = {"method": "local", "rounds": 3, "data": data, "models": {"names": ["mlp"]}, **config}
+    polyfed.prepare(whole, data=(x, (x[:, 0] > 0).long()), out=tmp_path / "run", workers=1).close()
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [told in each for each in said] == ([True] if told else [])

@@ -67,10 +67,20 @@ class Training(BaseModel):
         optimiser_choice.check(self.optimiser, self.shared)
         return self
 
-    @property
-    def idle_momentum(self) -> bool:
-        """Whether there is momentum that the optimiser makes no use of."""
-        return self.momentum > 0 and self.optimiser in optimiser_choice.FUSED[1:]
+    def idle(self, rounds: int) -> Iterator[tuple[str, str]]:
+        """The settings that do nothing in a run of so many rounds, each with the reason."""
+        if self.momentum > 0 and self.optimiser in optimiser_choice.FUSED[1:]:
+            yield "momentum", f"is {self.momentum:g}, of which {self.optimiser} makes no use"
+        if self.keep_optimiser and self.optimiser == "sgd" and not self.momentum:
+            yield "keep_optimiser", "keeps nothing of sgd without momentum: it does nothing"
+        falls = self.schedule.warm_up + (self.schedule.every or 0)
+        if self.schedule.kind == "step" and falls >= rounds:
+            yield "schedule", f"falls for the first time after {falls} rounds, and the run has {rounds}"
+        if self.schedule.kind not in FALLING and self.schedule.warm_up >= rounds:
+            yield "schedule", f"warms up for {self.schedule.warm_up} rounds, and the run has {rounds}"
+        over_rounds = self.keep_optimiser and (self.schedule.changes or self.decay != 1.0)
+        if optimiser_choice.class_of(self.optimiser) == "Rprop" and (self.within.changes or over_rounds):
+            yield "lr", "is only the size of Rprop's first step: a schedule does nothing to the others"
 
     @property
     def shared(self) -> dict[str, float]:

@@ -70,11 +70,13 @@ def adapt(
     output: Output | None = None,
     input: str | None = None,
     is_tensor: bool = False,
+    is_known: bool = False,
 ) -> Output | None:
     """Let a new model be used as all others are, and give its lazy layers their sizes.
 
     output, input: where the logits are in what it answers, and the name under which it takes its input; where the first
-        is not given it is found out, unless it is known that the model answers with a tensor (is_tensor).
+        is not given it is found out, unless it is known that the model answers with a tensor (is_tensor); where it is
+        given it is checked, unless that was done for another one like it (is_known).
     Returns where the logits are; None for a model that answers with a tensor.
     """
     if input is not None:
@@ -86,6 +88,8 @@ def adapt(
     materialise(model, shape)
     if output is None and not is_tensor:
         output = find_output(model, shape, outputs)
+    elif output is not None and not is_known:
+        check_output(model, shape, output)
     if output is not None:
         # First of all: other hooks of the model expect what everybody else will see.
         _hook_once(
@@ -133,6 +137,17 @@ def find_output(model: nn.Module, shape: Shape, outputs: int) -> Output | None:
         f"model '{name}' gives {_kind(given)} of {told}: say which are the logits, such as"
         f" models.adapt: {{{name}: {{output: {(fitting or tables or [*entries])[0]}}}}}"
     )
+
+
+def check_output(model: nn.Module, shape: Shape, output: Output) -> None:
+    """Refuse to look for the logits in what a new model answers where it answers with nothing else."""
+    with torch.no_grad():
+        given = unchecked_probe(model, shape, 2, input_type(model, shape))
+    if isinstance(given, Tensor) and isinstance(_in_training(model, shape), Tensor | None):
+        raise ModelError(
+            f"model '{display_name(model)}' answers with a tensor, in which there is no '{output}': leave"
+            " models.adapt out for it"
+        )
 
 
 def _in_training(model: nn.Module, shape: Shape) -> Any:

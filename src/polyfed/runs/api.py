@@ -79,6 +79,11 @@ def prepare_checked(
     ready = make_engine(engine, workers, config.timeout)
     path = Path(out) if out is not None else RUNS_FOLDER / config.name
     if overwrite:
+        started_from = config.models.init
+        if started_from is not None and Path(started_from).resolve().is_relative_to(path.resolve()):
+            raise ConfigError(
+                f"models.init: {started_from} would be deleted by --overwrite: choose another --out"
+            )
         delete_run(path)  # only now: a mistake in the new run costs nothing of the old one
     elif out is None:
         path = unused_folder(path)
@@ -216,7 +221,7 @@ def load_model(
             model = make()
         known_models.expect_tokens(model, files.description().largest_id)
         adapter = facts.adapter.model_dump() if facts.adapter else {}
-        known_models.adapt(model, tuple(facts.shape), facts.outputs, **adapter)
+        known_models.adapt(model, tuple(facts.shape), facts.outputs, **adapter, is_known=True)
         known_models.fit_types(model, tuple(facts.shape))
         learn.load_weights(model, weights)
     except (MessageError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:

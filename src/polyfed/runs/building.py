@@ -50,6 +50,7 @@ class Builder:
         """How each of the user's own models is used that answers with more than logits, as was said or found out."""
         self.same: dict[str, str] = {}
         """Which of the user's own models have the structure of another that is named before them: that one's name."""
+        self._adapted: set[str] = set()  # the models whose adapters were checked
         self._tensors: set[str] = set()  # the models that were found to answer with a tensor
         self._fitted: dict[str, bool | None] = {}  # what `models.fit_types` found out about each architecture
         self._given_frozen: Mapping[str, Weights] = {}
@@ -160,7 +161,9 @@ class Builder:
             output=wanted.output,
             input=wanted.input,
             is_tensor=architecture in self._tensors,
+            is_known=architecture in self._adapted,
         )
+        self._adapted.add(architecture)
         if found is None:
             self._tensors.add(architecture)
         elif wanted.output is None:

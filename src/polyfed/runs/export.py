@@ -82,7 +82,10 @@ def export(
             raise ModelError(
                 f"{name}'s model cannot be exported to {file.name}: its answers differ by {difference:.2g} there"
             )
-        disk.replace(file, made.read_bytes())
+        try:
+            disk.replace(file.resolve(), made.read_bytes())
+        except OSError as error:
+            raise ConfigError(f"{file} cannot be written: {error.strerror or error}") from error
     return file
 
 

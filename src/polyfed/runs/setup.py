@@ -106,6 +106,7 @@ class Simulation:
             config.models.server,
             self.holdings.agreement,
             self.task,
+            config.data.normalise,
         )
         self.models.builder.freeze_at(self.start.frozen)
         self.config = self._resolved(config, given_method=method is not None)
@@ -165,14 +166,26 @@ class Simulation:
             )
         cohorts_of(config, self.clients)
         labels = self.task.examples(8, self.outputs, self.seeds.torch("examples"))
-        check_training(config.training, self.method.settings, config.rounds, labels)
+        images = self.holdings.agreement.is_image
+        check_training(config.training, self.method.settings, config.rounds, labels, images=images)
         self._check_patience(config)
         self.method.check(self._facts(config))
 
     def _check_patience(self, config: RunConfig) -> None:
         """Without validation rows nothing could ever improve."""
-        if config.evaluate.patience is None:
+        wanted = config.evaluate
+        if wanted.patience is None:
+            if wanted.min_change:
+                logger.warning(
+                    "evaluate.min_change is for evaluate.patience, which is not set: it does nothing"
+                )
             return
+        if (wanted.patience + 1) * wanted.every > config.rounds:
+            logger.warning(
+                "evaluate.patience waits for %d evaluations without a gain, one every %d rounds: a run of %d rounds"
+                " cannot end by it",
+                *(wanted.patience, wanted.every, config.rounds),
+            )
         scored = scored_clients(config, self.seeds, self.clients)
         if not any(len(self.holdings.of(index).validation) for index in scored):
             raise ConfigError(
@@ -342,19 +355,25 @@ class Simulation:
         return self.start.client(self.models.own_model(index, name), name)
 
 
-def check_training(training: Training, settings: BaseModel, rounds: int, labels: Tensor) -> None:
+def check_training(
+    training: Training, settings: BaseModel, rounds: int, labels: Tensor, *, images: bool
+) -> None:
     """Refuse augmentation by a function that cannot be used, and draws by class where there are none; warn of settings
     that do not do what they seem to.
 
-    labels: some such as the task has.
+    labels: some such as the task has. images: whether that is what inputs are.
     """
     inner = {f"method.{key}": each for key, each in trainings_in(settings).items()}
     for key, each in {"training": training, **inner}.items():
         load_augmentation(each.augment)
         if each.sampling == "balanced":
             check_balancing(labels)
-        if each.idle_momentum:
-            logger.warning("%s.momentum is %g, of which %s makes no use", key, each.momentum, each.optimiser)
+        if each.augment is True and not images:
+            logger.warning(
+                "%s.augment: true changes images alone, and these inputs are none: it does nothing", key
+            )
+        for setting, reason in each.idle(rounds):
+            logger.warning("%s.%s %s", key, setting, reason)
         length = each.schedule.length
         if length is not None and length < rounds:
             logger.warning(

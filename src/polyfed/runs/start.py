@@ -94,11 +94,12 @@ def start_of(
     server: str | None,
     agreement: Agreement,
     task: Task,
+    normalised: str | None,
 ) -> Start:
     """What the models of a federation start from; a `UserError` of one line if they cannot.
 
-    build: makes a model of an architecture. server: the architecture of the server's model. agreement, task: what the
-        inputs and outputs of these models mean.
+    build: makes a model of an architecture. server: the architecture of the server's model. agreement, task,
+        normalised: what the inputs and outputs of these models mean, and by whose statistics inputs are normalised.
     """
     if wanted.init is None:
         if wanted.init_except:
@@ -106,7 +107,7 @@ def start_of(
         return Start()
     path = Path(wanted.init)
     try:
-        _check_meaning(path, agreement, task, wanted.init_except)
+        _check_meaning(path, agreement, task, normalised, wanted.init_except)
         if path.is_dir():
             found, written = _of_directory(path, method, roster, server)
         else:
@@ -117,7 +118,9 @@ def start_of(
         raise type(error)(told if told.startswith("models.init") else f"models.init: {told}") from None
 
 
-def _check_meaning(path: Path, agreement: Agreement, task: Task, left_out: Sequence[str]) -> None:
+def _check_meaning(
+    path: Path, agreement: Agreement, task: Task, normalised: str | None, left_out: Sequence[str]
+) -> None:
     """Refuse models of a run whose inputs or outputs meant something else: tensors of one size would not show it."""
     run = path if path.is_dir() else path.parent.parent
     if not (run / MANIFEST).exists():
@@ -129,6 +132,12 @@ def _check_meaning(path: Path, agreement: Agreement, task: Task, left_out: Seque
             f"{run} has learnt from the columns {_few(there.features)}, in this order, and here they are"
             f" {_few(agreement.features)}: start from a run over the same columns"
         )
+    before = record.config["data"].get("normalise")
+    if before != normalised:
+        logger.warning(
+            "models.init: %s has learnt from inputs with data.normalise=%s, which is %s here: they mean something else",
+            *(run, before, normalised),
+        )
     if left_out:
         return  # what outputs meant is learnt anew
     if there.classes != list(agreement.classes):
@@ -136,13 +145,13 @@ def _check_meaning(path: Path, agreement: Agreement, task: Task, left_out: Seque
             f"the outputs in {run} stand for {_few(there.classes)}, and here for {_few(agreement.classes)}: leave the"
             " head out (models.init_except), or start from a run with these"
         )
-    before = record.task
-    if before.name != task.name:
+    learnt = record.task
+    if learnt.name != task.name:
         raise ConfigError(
-            f"{run} has learnt task={before.name}, and here it is {task.name}: leave the head out"
+            f"{run} has learnt task={learnt.name}, and here it is {task.name}: leave the head out"
         )
-    if isinstance(before, Regression) and isinstance(task, Regression) and before.scale != task.scale:
-        scale = before.agreed()
+    if isinstance(learnt, Regression) and isinstance(task, Regression) and learnt.scale != task.scale:
+        scale = learnt.agreed()
         raise ConfigError(
             f"{run} has learnt numbers on another scale: set task.scale={{mean: {scale.mean:g}, std: {scale.std:g}}}"
         )
