@@ -435,7 +435,8 @@ def with_metrics(metrics: Any) -> dict[str, Any]:
         ),  # five rows, of which there are four
         (with_metrics({"own": {"confusion": torch.tensor([[3, 1], [0, 0]])}}), METRICS),
         (with_metrics({"whole": {"auc": 0.5}}), METRICS),  # not scored
-        (with_metrics({"validation": {"auc": 0.5}}), METRICS),
+        (with_metrics({"validation": {"auc": 1.5}}), METRICS),
+        (with_metrics({"others": {"auc": 0.5}}), METRICS),
         (with_metrics({"own": [0.5]}), METRICS),
         (with_metrics([0.5]), METRICS),
         (with_metrics(torch.zeros(1000)), METRICS),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -266,3 +268,18 @@ def test_every_client_of_a_large_population_has_the_shared_model(
     small["data"]["clients"] = 30
     done = polyfed.run(small, evaluate={"clients": 3}, rounds=1, out=tmp_path / "run", workers=1)
     assert polyfed.load_model(done.path, "client-29") is not None
+
+
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_where_gradients_are_off_it_learns_the_same(
+    small: dict[str, Any], tmp_path: Path, off: Callable[[], AbstractContextManager[None]], workers: int
+) -> None:
+    usual = polyfed.run(small, out=tmp_path / "usual", workers=1)
+    with off():
+        done = polyfed.run(small, out=tmp_path / "off", workers=workers, listener=lambda run: run.stop())
+        polyfed.resume(done.path, workers=workers)
+        model = polyfed.load_model(done.path, "client-0")
+        assert not torch.is_grad_enabled()
+    assert result_of(usual.path) == result_of(done.path)
+    assert all(weight.requires_grad and not weight.is_inference() for weight in model.parameters())

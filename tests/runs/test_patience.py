@@ -26,7 +26,7 @@ from polyfed.runs import metrics
 from polyfed.runs.config import Evaluation
 from polyfed.runs.history import RunRecord
 from polyfed.runs.patience import Patience
-from polyfed.tasks import Regression
+from polyfed.tasks import CLASSIFICATION, Regression
 from polyfed.testing import result_of
 
 fork = multiprocessing.get_context("fork")
@@ -78,7 +78,7 @@ def test_errors_are_better_when_smaller() -> None:
         assert not patience.spent
         patience.see(line)
     assert patience.spent
-    assert metrics.chosen_round(lines[:5], Regression()) == 3
+    assert metrics.chosen_round(lines[:5], metrics.Criterion(Regression())) == 3
 
 
 def test_its_words_say_since_when() -> None:
@@ -286,6 +286,124 @@ def test_a_run_finished_by_hand_is_finished_for_its_sweep_too(small: dict[str, A
     assert state_of(each) == "begun"
     polyfed.reopen(each.path).finish()
     assert state_of(each) == "finished"
+
+
+# -- by a metric -----------------------------------------------------------------------------------------------
+
+
+def rated(number: int, validation: float, **metrics: float | None) -> dict[str, Any]:
+    """A line of a history."""
+    found = {name: value and {"mean": value} for name, value in metrics.items()}
+    return {"round": number, "summary": {"validation": validation, "metrics": {"validation": found}}}
+
+
+def test_a_round_is_chosen_by_the_metric_that_is_named_in_its_own_direction() -> None:
+    lines = [rated(1, 0.9, auc=0.5, brier=0.4), rated(2, 0.1, auc=0.7, brier=0.3), rated(3, 0.5, auc=None)]
+    by = {name: Evaluation(metrics=["auc", "brier"], choose_by=name) for name in (None, "auc", "brier")}
+    criteria = {name: metrics.Criterion.of(each, CLASSIFICATION) for name, each in by.items()}
+    found = [metrics.chosen_round(lines, criterion) for criterion in criteria.values()]
+    assert found == [1, 2, 2]
+    assert metrics.chosen_round([*lines[::-1], rated(4, 0.1, auc=0.6, brier=0.2)], criteria["brier"]) == 4
+    assert metrics.chosen_round(lines[2:], criteria["auc"]) is None  # which has no value there
+
+
+def test_a_metric_of_others_has_the_direction_that_the_config_says() -> None:
+    wish = {"name": "zero_one_loss", "normalize": False, "smaller_is_better": True}
+    settings = Evaluation.model_validate({"metrics": [wish], "choose_by": "zero_one_loss(normalize=False)"})
+    by = metrics.Criterion.of(settings, CLASSIFICATION)
+    lines = [rated(n, 0.5, **{"zero_one_loss(normalize=False)": loss}) for n, loss in ((1, 4.0), (2, 3.0))]
+    assert metrics.chosen_round(lines, by) == 2
+
+
+def test_each_client_is_chosen_by_its_own_metric() -> None:
+    by = metrics.Criterion.of(Evaluation(metrics=["auc"], choose_by="auc"), CLASSIFICATION)
+    lines = [
+        {
+            "clients": {
+                "north": {"validation": [9, 10], "metrics": {"validation": {"auc": auc}}, "own": [n, 10]}
+            }
+        }
+        for n, auc in enumerate((0.4, None, 0.8, 0.6))
+    ]
+    assert metrics.chosen_for_each(lines, by)["north"]["own"] == [2, 10]
+
+
+RARE: dict[str, Any] = {
+    "method": "fedavg",
+    "task": "binary",
+    "rounds": 10,
+    "models": {"names": ["mlp-small"]},
+    "data": {"clients": 3, "validation": 0.3},
+    "training": {"epochs": 1, "lr": 0.1},
+    "checkpoint_seconds": 0,
+}
+
+
+def rare() -> tuple[torch.Tensor, torch.Tensor]:
+    """600 rows, of which about 5 % are of the class that is looked for."""
+    x = torch.randn(600, 6, generator=torch.Generator().manual_seed(0))
+    return x, (x[:, 0] + x[:, 1] > 2.3).long()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_whole_run_is_ended_and_chosen_by_it(tmp_path: Path, workers: int) -> None:
+    """Accuracy stands still, since all are called healthy: by it the run would end after round 3."""
+    still = {"metrics": ["pr-auc", "brier"], "patience": 2}
+    early = polyfed.run({**RARE, "evaluate": still}, data=rare(), out=tmp_path / "early", workers=1)
+    evaluate = {**still, "choose_by": "average_precision_score"}
+    done = polyfed.run({**RARE, "evaluate": evaluate}, data=rare(), out=tmp_path / "run", workers=workers)
+    assert early.round < done.round
+    assert done.config.evaluate.choose_by == "pr-auc"
+    lines = RunRecord(done.path).evaluations
+    by_round = {}
+    for line in lines:
+        each = [score["metrics"]["validation"]["pr-auc"] for score in line["clients"].values()]
+        found = [value for value in each if value is not None]  # none of a client without a rare row
+        by_round[line["round"]] = sum(found) / len(found)
+        assert line["summary"]["metrics"]["validation"]["pr-auc"]["mean"] == pytest.approx(
+            by_round[line["round"]]
+        )
+    assert done.summary["chosen"]["round"] == max(by_round, key=lambda number: (by_round[number], -number))
+    if done.stopped is not None:
+        assert "validation PR-AUC has not improved" in done.stopped
+    assert metrics.chosen_round(lines, RunRecord(done.path).criterion) == done.summary["chosen"]["round"]
+
+
+def test_choosing_by_a_metric_changes_nothing_of_what_is_learnt_and_resumes(tmp_path: Path) -> None:
+    evaluate = {"metrics": ["pr-auc"], "choose_by": "pr-auc"}
+    plain = polyfed.run({**RARE, "rounds": 4}, data=rare(), out=tmp_path / "plain", workers=1)
+    whole = polyfed.run(
+        {**RARE, "rounds": 4, "evaluate": evaluate}, data=rare(), out=tmp_path / "whole", workers=1
+    )
+    assert result_of(plain.path)["models"] == result_of(whole.path)["models"]
+    part = polyfed.run(
+        {**RARE, "rounds": 4, "evaluate": evaluate},
+        data=rare(),
+        out=tmp_path / "part",
+        workers=1,
+        listener=lambda run: run.stop() if run.round == 2 else None,
+    )
+    polyfed.resume(part.path, data=rare(), workers=2)
+    assert everything(part.path) == everything(whole.path)
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "said"),
+    [
+        ({"choose_by": "pr-auc"}, r"'pr-auc' is not among evaluate\.metrics \(none\): add it there"),
+        ({"choose_by": "auc", "metrics": ["pr-auc"]}, r"'auc' is not among evaluate\.metrics \(pr-auc\)"),
+        ({"choose_by": "confusion", "metrics": ["confusion"]}, "a confusion matrix is not a number"),
+    ],
+)
+def test_what_cannot_choose_is_refused(evaluate: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        polyfed.prepare({**RARE, "evaluate": evaluate}, data=rare())
+
+
+def test_without_validation_rows_nothing_can_be_chosen() -> None:
+    content = {**RARE, "data": {**RARE["data"], "validation": 0}}
+    with pytest.raises(ConfigError, match=r"evaluate\.choose_by needs validation rows"):
+        polyfed.prepare({**content, "evaluate": {"metrics": ["auc"], "choose_by": "auc"}}, data=rare())
 
 
 # -- refused ---------------------------------------------------------------------------------------------------

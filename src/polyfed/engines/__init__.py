@@ -8,6 +8,7 @@ from polyfed.engines.host import Host
 from polyfed.engines.inline import Inline
 from polyfed.engines.pool import Pool
 from polyfed.engines.process_setup import end_with_parent, keep_freed_memory
+from polyfed.engines.torch_settings import with_gradients
 from polyfed.errors import ConfigError, nearest
 from polyfed.federation.engine import Engine
 
@@ -31,4 +32,14 @@ def make_engine(name: str = AUTO, workers: int | None = None, timeout: float | N
     return ENGINES[name](workers, timeout)
 
 
-__all__ = ["AUTO", "ENGINES", "Host", "Inline", "Pool", "end_with_parent", "keep_freed_memory", "make_engine"]
+__all__ = [
+    "AUTO",
+    "ENGINES",
+    "Host",
+    "Inline",
+    "Pool",
+    "end_with_parent",
+    "keep_freed_memory",
+    "make_engine",
+    "with_gradients",
+]

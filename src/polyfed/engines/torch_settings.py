@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
 SMALLEST = 5e-324  # a denormal number
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def with_gradients(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Let a function learn and make models that can, also where its caller has switched gradients off."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        with torch.inference_mode(mode=False), torch.enable_grad():
+            return function(*args, **kwargs)
+
+    return wrapped
 
 
 def _set_device(device: torch.device) -> None:

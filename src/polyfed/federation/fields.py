@@ -40,7 +40,6 @@ from polyfed.learn import Metric
 from polyfed.tasks import CLASSIFICATION, Task, Trait
 
 PARTS_SCORED = ("validation", "own", "whole")
-PARTS_WITH_METRICS = ("own", "whole")
 LOCAL_LOSS = "local-loss"  # what every method may note
 NAME_SHOWN = 24
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # what numbers may travel in
@@ -418,7 +417,7 @@ def _has_metrics(parts: Mapping[str, Any], outputs: int, task: Task, metrics: Se
     known = {metric.name: metric for metric in metrics}
     values, sums = parts.get("metrics", {}), parts.get("sums", {})
     return (
-        all(isinstance(each, Mapping) and each.keys() <= set(PARTS_WITH_METRICS) for each in (values, sums))
+        all(isinstance(each, Mapping) and each.keys() <= set(PARTS_SCORED) for each in (values, sums))
         and parts.keys() >= values.keys() | sums.keys()
         and all(
             isinstance(found, Mapping)

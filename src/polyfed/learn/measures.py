@@ -7,6 +7,7 @@ one's own have the same form (`outside_metrics`). A metric that has no value on 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from pydantic import ValidationError
@@ -116,13 +117,18 @@ def _folded(name: str) -> str:
     return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
-def _read_name(name: str) -> str:
+def known_name(name: str) -> str:
+    """The name that polyfed has for a metric; others' stay as they are."""
     folded = _folded(name)
     folded = ALIASES.get(folded, folded)
-    if folded in METRICS or folded == EVERY:
-        return folded
-    _check_outside(name.strip())
-    return name.strip()
+    return folded if folded in METRICS or folded == EVERY else name.strip()
+
+
+def _read_name(name: str) -> str:
+    found = known_name(name)
+    if found not in METRICS and found != EVERY:
+        _check_outside(found)
+    return found
 
 
 def _check_outside(name: str) -> None:
@@ -179,6 +185,13 @@ def is_metric_name(name: str) -> bool:
 def known_metric(name: str) -> Metric:
     """The metric of a name in a file: it says title, unit and range. Nothing is imported for it."""
     return METRICS.get(name) or Metric(name, name, least=-LARGEST, most=LARGEST, unit=NUMBER)
+
+
+def asked_metric(name: str, wishes: Sequence[Wish]) -> Metric:
+    """The metric of a name among those that a finished config asks for: as `known_metric`, and which is better."""
+    smaller = {wish.label: wish.smaller_is_better for wish in wishes if isinstance(wish, MetricChoice)}
+    metric = known_metric(name)
+    return replace(metric, smaller_is_better=smaller.get(name) or metric.smaller_is_better)
 
 
 # -- their values ------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from polyfed import learn
 from polyfed import models as known_models
-from polyfed.engines import AUTO, make_engine
+from polyfed.engines import AUTO, make_engine, with_gradients
 from polyfed.errors import CheckpointError, ClientFailure, ConfigError, MessageError, describe, nearest
 from polyfed.runs import final_models
 from polyfed.runs.architectures import ModelMaker
@@ -64,6 +64,7 @@ def prepare(
     return prepare_checked(checked, out, workers, engine, data=data, models=models, overwrite=overwrite)
 
 
+@with_gradients
 def prepare_checked(
     config: RunConfig,
     out: str | Path | None = None,
@@ -154,6 +155,7 @@ def resume(
     return _finish(ready, listener)
 
 
+@with_gradients
 def reopen(
     path: str | Path,
     *,
@@ -187,6 +189,7 @@ def reopen(
     return Run(federation, ready, RunDirectory(folder, new=False), extended=extended)
 
 
+@with_gradients
 def load_model(
     path: str | Path,
     name: str,

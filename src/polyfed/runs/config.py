@@ -16,7 +16,7 @@ from polyfed import tasks
 from polyfed.errors import ConfigError
 from polyfed.federation.method import Method, MethodSettings, find
 from polyfed.federation.wire import WireSettings
-from polyfed.learn import Training, Wish, can_stack, over_rounds, own_functions, read_wishes
+from polyfed.learn import Training, Wish, can_stack, known_name, over_rounds, own_functions, read_wishes
 from polyfed.machine import cores
 from polyfed.models import Budget, Output, modules_to_trust, trust_flags
 from polyfed.plug_ins import REFERENCE
@@ -181,6 +181,9 @@ class Evaluation(Section):
     min_change: Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)] = 0.0
     """For `patience`: by more than this must validation be better than ever before, to count as improved (what is shown
     in % is a share from 0 to 1; an error is in its own unit)."""
+    choose_by: Annotated[str, Field(max_length=250)] | None = None
+    """By which of `metrics`, on validation rows (mean over clients), the best round is chosen and patience counts:
+    pr-auc, say, where one class is rare; null: by the task's own score."""
     clients: Annotated[int, Field(ge=1)] = 100
     """At most this many clients are scored (drawn once), after a round and within it, so that cost does not grow with
     the population."""
@@ -202,6 +205,12 @@ class Evaluation(Section):
         """`auc` for `[auc]`, `auc, f1` for both, and `all`; in one order, each once."""
         wanted = as_list(value)
         return read_wishes(wanted) if isinstance(wanted, list | tuple) else value
+
+    @field_validator("choose_by", mode="before")
+    @classmethod
+    def _read_choose_by(cls, value: Any) -> Any:
+        """`average_precision_score` is `pr-auc`, as among the metrics."""
+        return known_name(value) if isinstance(value, str) else value
 
 
 class RunConfig(Section):

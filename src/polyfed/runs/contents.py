@@ -206,6 +206,7 @@ def _metrics(found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+PartScored = Literal["validation", "own", "whole"]
 MetricName = Annotated[str, Field(max_length=250)]
 Metrics = Annotated[dict[MetricName, _Spread | Counts | None], AfterValidator(_metrics)]
 ServerMetrics = Annotated[dict[MetricName, MetricNumber | Counts | None], AfterValidator(_metrics)]
@@ -229,7 +230,7 @@ class _Scores(_Part):
     fm: Annotated[float, Field(ge=0, le=LARGEST_SUM, allow_inf_nan=False)] = 0
     wlp: Number = 0
     validation: Number = 0
-    metrics: dict[Literal["own", "whole"], Metrics] = {}
+    metrics: dict[PartScored, Metrics] = {}
     architectures: dict[str, dict[str, Number]] = {}
 
 
@@ -275,7 +276,7 @@ class _ClientScore(_Part):
     whole: Score = (0, 1)
     validation: Score = (0, 1)
     others: Score = (0, 1)
-    metrics: dict[Literal["own", "whole"], ClientMetrics] = {}
+    metrics: dict[PartScored, ClientMetrics] = {}
 
     @model_validator(mode="after")
     def _of_some(self) -> _ClientScore:

@@ -40,6 +40,7 @@ from polyfed.federation.nodes import Assistant, Client, Measurement, Part, Scrat
 from polyfed.federation.roster import Facts, Roster
 from polyfed.learn import Metric
 from polyfed.runs import metrics
+from polyfed.runs.federation import Federation
 from polyfed.tasks import CLASSIFICATION, Task
 
 NAME = "evaluation"
@@ -51,17 +52,24 @@ class ClientObserver:
     """Scores a client's models during a step."""
 
     def __init__(
-        self, among: int | None, metrics: Sequence[Metric] = (), task: Task = CLASSIFICATION
+        self,
+        among: int | None,
+        metrics: Sequence[Metric] = (),
+        task: Task = CLASSIFICATION,
+        *,
+        choosing: bool = False,
     ) -> None:
         """among: of how many of the first outputs the best is taken for the answer; None for all of them.
 
-        metrics: what is wanted beside the task's own score, on test rows.
+        metrics: what is wanted beside the task's own score, on test rows; where rounds are chosen by one of them
+            (`choosing`), on validation rows as well.
 
         task: what is learnt, which says how good a model is.
         """
         self.task = task
         self.among = among
         self.metrics = tuple(metrics)
+        self.choosing = choosing
 
     def scores(self, me: Client, model: nn.Module, whole: slice) -> Measurement:
         parts: dict[Part, Rows] = {
@@ -95,7 +103,7 @@ class ClientObserver:
             raise FloatingPointError(f"its model answers with no finite number, {DIVERGED} training.lr")
         logits = logits[:, : self.among]
         found[part] = self.task.tally(logits, y)
-        if not self.metrics or part == "validation":
+        if not self.metrics or (part == "validation" and not self.choosing):
             return
         alone = self.metrics
         if to_add:
@@ -109,13 +117,23 @@ class ClientObserver:
         return me.task.loss(learn.predict(me.model, learn.take(x, rows)), y[rows]).item()
 
 
+def observer_of(federation: Federation) -> ClientObserver:
+    """What looks at models as a run's config says."""
+    return ClientObserver(
+        federation.scored_outputs,
+        federation.metrics,
+        federation.task,
+        choosing=federation.config.evaluate.choose_by is not None,
+    )
+
+
 class EvaluationSteps(StepOwner):
     """The steps with which a run looks at its models. Every method's run has them."""
 
-    def __init__(self, method: Method, task: Task, among: int | None, metrics: Sequence[Metric] = ()) -> None:
+    def __init__(self, method: Method, observer: ClientObserver) -> None:
         self.method = method
-        self.observer = ClientObserver(among, metrics, task)
-        if metrics:
+        self.observer = observer
+        if observer.metrics:
             learn.load_metrics()  # here, so that processes that are forked find them loaded
         super().__init__()
 

@@ -19,6 +19,7 @@ from polyfed.runs.contents import Description
 from polyfed.runs.failures import FailedStep, failed_steps, failure_lines
 from polyfed.runs.holdings import WholeTest
 from polyfed.runs.manifest import CONFIG, DESCRIPTION, HISTORY, LEDGER, RunFiles, read_manifest
+from polyfed.runs.metrics import Criterion
 from polyfed.runs.states import verify_states
 from polyfed.schema import explain
 from polyfed.tasks import Task, ToldTask
@@ -114,6 +115,11 @@ class RunRecord:
         if REFERENCE.fullmatch(config.task.name):
             return ToldTask.of(config.task.name, **self._description.measure.model_dump())
         return config.make_task().for_classes(self._description.classes)
+
+    @cached_property
+    def criterion(self) -> Criterion:
+        """By what its best round was chosen."""
+        return Criterion.of(RunConfig.model_validate(self.config).evaluate, self.task)
 
     @property
     def output_words(self) -> list[str]:

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from polyfed import learn
 from polyfed.federation.message import Kind
 from polyfed.federation.nodes import Measurement, Part
 from polyfed.learn import CONFUSION, Metric
 from polyfed.tasks import CLASSIFICATION, Tally, Task
+
+if TYPE_CHECKING:
+    from polyfed.runs.config import Evaluation
 
 Summary = dict[str, Any]
 
@@ -178,35 +182,61 @@ def with_others(score: Measurement) -> Measurement:
     return {**score, "others": [max(total, type(total)(0)), rows]} if rows else score
 
 
-def chosen_for_each(
-    lines: Sequence[Mapping[str, Any]], task: Task = CLASSIFICATION
-) -> dict[str, Measurement]:
+@dataclass(frozen=True)
+class Criterion:
+    """By what rounds are chosen, and runs end early: how good models are on validation rows, larger is better.
+
+    metric: where that is not the task's own score; then the mean over clients.
+    """
+
+    task: Task = CLASSIFICATION
+    metric: Metric | None = None
+
+    @classmethod
+    def of(cls, settings: Evaluation, task: Task) -> Criterion:
+        """As a run's settings have it."""
+        name = settings.choose_by
+        return cls(task, None if name is None else learn.asked_metric(name, settings.metrics))
+
+    def of_round(self, line: Mapping[str, Any]) -> float | None:
+        """Of a line of the history; None for one without such a score."""
+        summary = line.get("summary", {})
+        if self.metric is None:
+            return self._rated(summary.get("validation"))
+        found = summary.get("metrics", {}).get("validation", {}).get(self.metric.name)
+        return self._rated(found["mean"] if found else None)
+
+    def of_client(self, score: Mapping[str, Any]) -> float | None:
+        """Of one client's score; None for one that has none on validation rows."""
+        if self.metric is None:
+            return self._rated(self.task.value(score["validation"]) if "validation" in score else None)
+        return self._rated(score.get("metrics", {}).get("validation", {}).get(self.metric.name))
+
+    def _rated(self, value: float | None) -> float | None:
+        if value is None:
+            return None
+        smaller = self.task.smaller_is_better if self.metric is None else self.metric.smaller_is_better
+        return -float(value) if smaller else float(value)
+
+
+BY_SCORE = Criterion()
+"""A classification's own score."""
+
+
+def chosen_for_each(lines: Sequence[Mapping[str, Any]], by: Criterion = BY_SCORE) -> dict[str, Measurement]:
     """Every client's score at the evaluated round that was best for it on validation, the earliest of equals."""
-    best: dict[str, Measurement] = {}
+    best: dict[str, tuple[float, Measurement]] = {}
     for line in lines:
         for name, score in line["clients"].items():
-            if "validation" in score and (
-                name not in best
-                or task.is_better(task.value(score["validation"]), task.value(best[name]["validation"]))
-            ):
-                best[name] = score
-    return best
+            found = by.of_client(score)
+            if found is not None and (name not in best or found > best[name][0]):
+                best[name] = found, score
+    return {name: score for name, (_, score) in best.items()}
 
 
-def rating(line: Mapping[str, Any], task: Task = CLASSIFICATION) -> float | None:
-    """How good models are on validation rows, larger is better: by this rounds are chosen, and runs end early.
-
-    None for a line of the history without such a score.
-    """
-    found = line.get("summary", {}).get("validation")
-    if found is None:
-        return None
-    return -float(found) if task.smaller_is_better else float(found)
-
-
-def chosen_round(lines: Sequence[Mapping[str, Any]], task: Task = CLASSIFICATION) -> int | None:
-    """The evaluated round with the best rating, the earliest of equals; never chosen on test."""
-    rated = [(found, -line["round"]) for line in lines if (found := rating(line, task)) is not None]
+def chosen_round(lines: Sequence[Mapping[str, Any]], by: Criterion = BY_SCORE) -> int | None:
+    """The evaluated round that is best by the criterion, the earliest of equals; never chosen on test."""
+    rated = [(found, -line["round"]) for line in lines if (found := by.of_round(line)) is not None]
     return -max(rated)[1] if rated else None
 
 

@@ -18,7 +18,7 @@ class Patience:
 
     def __init__(self, settings: Evaluation, task: Task = CLASSIFICATION) -> None:
         self._settings = settings
-        self._task = task
+        self._by = metrics.Criterion.of(settings, task)
         self._best: float | None = None
         self._best_round = 0
         self._waited = 0
@@ -28,7 +28,7 @@ class Patience:
         # A round that was evaluated only since the run had once ended there is not in an undisturbed run's history.
         if line["round"] % self._settings.every:
             return
-        found = metrics.rating(line, self._task)
+        found = self._by.of_round(line)
         if found is None:
             return
         if self._best is None or found > self._best + self._settings.min_change:
@@ -45,4 +45,5 @@ class Patience:
         """Why it ends."""
         least = f" by more than {self._settings.min_change:g}" if self._settings.min_change else ""
         times = "1 evaluation" if self._waited == 1 else f"{self._waited} evaluations in a row"
-        return f"validation has not improved{least} for {times} (best: round {self._best_round})"
+        of = "" if self._by.metric is None else f" {self._by.metric.title}"
+        return f"validation{of} has not improved{least} for {times} (best: round {self._best_round})"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from polyfed.errors import RunError
 from polyfed.runs import final_models, metrics
 from polyfed.runs.failures import diverged, last_reasons, log_failures, name_of
-from polyfed.tasks import Task
 
 if TYPE_CHECKING:
     from polyfed.runs.rounds import Run
@@ -30,7 +29,7 @@ def conclude(run: Run) -> None:
         "name": run.config.name,
         "method": run.method.name,
         "rounds": run.round,
-        **_scores(lines, run.federation.task),
+        **_scores(lines, metrics.Criterion.of(run.config.evaluate, run.federation.task)),
         "bytes": run.ledger.by_kind(),
         "clients": len(roster),
         "seconds": round(run.seconds, 3),
@@ -50,9 +49,9 @@ def _write_models(run: Run) -> tuple[dict[str, str], dict[str, str]]:
     return files, {name_of(each, run.federation.roster): each.reason for each in lost}
 
 
-def _scores(lines: Sequence[Mapping[str, Any]], task: Task) -> dict[str, Any]:
+def _scores(lines: Sequence[Mapping[str, Any]], by: metrics.Criterion) -> dict[str, Any]:
     """The last round's scores and those of the round chosen on validation, of the lines with an evaluation."""
-    chosen = metrics.chosen_round(lines, task)
+    chosen = metrics.chosen_round(lines, by)
     by_round = {
         line["round"]: {**line["summary"], **{key: line[key] for key in _OF_A_ROUND if key in line}}
         for line in lines

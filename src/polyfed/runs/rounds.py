@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from polyfed.engines import with_gradients
 from polyfed.errors import (
     CheckpointError,
     Divergence,
@@ -29,7 +30,7 @@ from polyfed.federation.wire import Wire
 from polyfed.models import reset_loose
 from polyfed.runs import evaluation, result
 from polyfed.runs.checkpoint import RunDirectory, disk_trouble
-from polyfed.runs.evaluation import Evaluation, EvaluationSteps
+from polyfed.runs.evaluation import Evaluation, EvaluationSteps, observer_of
 from polyfed.runs.failures import log_failures, name_of
 from polyfed.runs.federation import Federation, cohorts_of, scored_clients
 from polyfed.runs.manifest import data_digest, other_data
@@ -76,9 +77,7 @@ class Run:
         """By round, the clients whose replies spoilt it, with the reasons: it is done again without them."""
         self._soundness = Soundness()
         self._saving_pause = 0.0
-        self._steps = EvaluationSteps(
-            self.method, federation.task, federation.scored_outputs, federation.metrics
-        )
+        self._steps = EvaluationSteps(self.method, observer_of(federation))
         self.program = Program(
             self.method, {evaluation.NAME: self._steps}, Wire(self.config.wire, federation.task)
         )
@@ -167,6 +166,7 @@ class Run:
             self.engine.open(self.federation.population, self.program, self.directory.scratch)
             self._begin()
 
+    @with_gradients
     def go(self, listener: Listener | None = None) -> None:
         """Do the rounds that are left. Afterwards the run is finished, or stopped and saved."""
         threads = torch.get_num_threads()

@@ -23,6 +23,7 @@ from polyfed.federation.method import Method
 from polyfed.federation.nodes import Assistant, Client, ScratchModels, Server
 from polyfed.federation.roster import FederationFacts, Roster
 from polyfed.learn import (
+    CONFUSION,
     Training,
     can_stack,
     check_balancing,
@@ -36,7 +37,7 @@ from polyfed.runs.assignment import Assignment
 from polyfed.runs.config import RunConfig, pick_device
 from polyfed.runs.cut_data import CutData
 from polyfed.runs.data_section import TrainAndTest
-from polyfed.runs.evaluation import ClientObserver
+from polyfed.runs.evaluation import observer_of
 from polyfed.runs.federation import Federation, cohorts_of, scored_clients
 from polyfed.runs.holdings import GIVEN, Holdings
 from polyfed.runs.needs import check_needs, check_task
@@ -168,6 +169,7 @@ class Simulation:
         labels = self.task.examples(8, self.outputs, self.seeds.torch("examples"))
         images = self.holdings.agreement.is_image
         check_training(config.training, self.method.settings, config.rounds, labels, images=images)
+        self._check_choice(config)
         self._check_patience(config)
         self.method.check(self._facts(config))
 
@@ -186,11 +188,29 @@ class Simulation:
                 " cannot end by it",
                 *(wanted.patience, wanted.every, config.rounds),
             )
+        self._check_validated("patience", config)
+
+    def _check_choice(self, config: RunConfig) -> None:
+        """What rounds are to be chosen by must be measured, and be a number."""
+        name = config.evaluate.choose_by
+        if name is None:
+            return
+        asked = [metric.name for metric in self.metrics]
+        if name not in asked:
+            raise ConfigError(
+                f"evaluate.choose_by: '{name:.60}' is not among evaluate.metrics ({', '.join(asked) or 'none'}): add it"
+                " there"
+            )
+        if name == CONFUSION:
+            raise ConfigError("evaluate.choose_by: a confusion matrix is not a number: name another metric")
+        self._check_validated("choose_by", config)
+
+    def _check_validated(self, key: str, config: RunConfig) -> None:
         scored = scored_clients(config, self.seeds, self.clients)
         if not any(len(self.holdings.of(index).validation) for index in scored):
             raise ConfigError(
-                "evaluate.patience needs validation rows, and no client that is scored has any: set data.validation,"
-                " such as 0.1, or leave patience out"
+                f"evaluate.{key} needs validation rows, and no client that is scored has any: set data.validation,"
+                f" such as 0.1, or leave {key} out"
             )
 
     def _needed_features(self) -> dict[str, int]:
@@ -321,7 +341,7 @@ class Simulation:
             seeds=self.seeds,
             device=self.device,
             scratch_model=scratch_model,
-            observer=ClientObserver(self.scored_outputs, self.metrics, self.task),
+            observer=observer_of(self),
             run_training=self.config.training,
             run_task=self.task,
             shape=self.models.shape,

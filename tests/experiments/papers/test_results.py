@@ -24,7 +24,7 @@ from polyfed.experiments.papers.results import (
     sent_in,
 )
 from polyfed.experiments.papers.terms import runs_for
-from polyfed.runs.metrics import look_up
+from polyfed.runs.metrics import Criterion, look_up
 from polyfed.tasks import Regression
 
 
@@ -287,7 +287,7 @@ def test_of_a_regression_smaller_is_better() -> None:
 
     lines = [errors(1, 5.0, [160.0, 10]), errors(2, 3.0, [90.0, 10]), errors(3, 4.0, [40.0, 10])]
     for chosen in ("round", "each"):
-        run = Evaluations(lines, chosen=chosen, task=Regression())
+        run = Evaluations(lines, chosen=chosen, by=Criterion(Regression()))
         assert (
             run.value("clients.north.own", "chosen") == 3.0
         )  # √(90 / 10), in the round of the smallest error

@@ -19,8 +19,8 @@ from polyfed.experiments.papers.terms import parts_of
 from polyfed.runs import metrics
 from polyfed.runs.communication import course, reach
 from polyfed.runs.history import RunRecord
-from polyfed.runs.metrics import REPORTED_ROUNDS, ReportedRound, look_up
-from polyfed.tasks import CLASSIFICATION, Task, Trait
+from polyfed.runs.metrics import BY_SCORE, REPORTED_ROUNDS, Criterion, ReportedRound, look_up
+from polyfed.tasks import Trait
 
 FACTORS: dict[Unit, float] = {
     "percent": 100.0,
@@ -49,7 +49,7 @@ class Evaluations:
     sent: bytes by measure, of the whole run: they are reported at the last round alone.
     classes: how many the clients' data have, for what is no better than chance; None if the run does not say, or learns
         something else than one class for each row.
-    task: what is learnt: which scores are better, and what a tally stands for.
+    by: by what rounds are chosen; it says what is learnt, too.
     """
 
     def __init__(
@@ -58,25 +58,23 @@ class Evaluations:
         chosen: RoundChoice = "round",
         sent: Mapping[str, float] = MappingProxyType({}),
         classes: int | None = None,
-        task: Task = CLASSIFICATION,
+        by: Criterion = BY_SCORE,
     ) -> None:
         self.lines = list(lines)
-        self.task = task
+        self.task = by.task
         self.sent = sent
         self.classes = classes
         evaluated = [line for line in self.lines if "summary" in line]
         self._at: dict[ReportedRound, Mapping[str, Any] | None] = {
             "last": evaluated[-1] if evaluated else None,
-            "chosen": _chosen_for_each(evaluated, task)
-            if chosen == "each"
-            else _chosen_for_all(evaluated, task),
+            "chosen": _chosen_for_each(evaluated, by) if chosen == "each" else _chosen_for_all(evaluated, by),
         }
 
     @classmethod
     def of(cls, run: Path, chosen: RoundChoice = "round") -> Evaluations:
         record = RunRecord(run)
         classes = record.class_count if Trait.ONE_CLASS in record.task.traits else None
-        return cls(record.history, chosen, sent_in(record.summary), classes, record.task)
+        return cls(record.history, chosen, sent_in(record.summary), classes, record.criterion)
 
     def value(self, measure: str, at: ReportedRound) -> float | None:
         """A measure at one of the two rounds. What is measured only before the first round is the same at both.
@@ -119,17 +117,17 @@ class Evaluations:
         return {number: value for number, value in values if value is not None}
 
 
-def _chosen_for_all(evaluated: Sequence[Mapping[str, Any]], task: Task) -> Mapping[str, Any] | None:
-    chosen = metrics.chosen_round(evaluated, task)
+def _chosen_for_all(evaluated: Sequence[Mapping[str, Any]], by: Criterion) -> Mapping[str, Any] | None:
+    chosen = metrics.chosen_round(evaluated, by)
     return next((line for line in evaluated if line["round"] == chosen), None)
 
 
-def _chosen_for_each(evaluated: Sequence[Mapping[str, Any]], task: Task) -> Mapping[str, Any] | None:
+def _chosen_for_each(evaluated: Sequence[Mapping[str, Any]], by: Criterion) -> Mapping[str, Any] | None:
     """A line of a history as if all clients had been at their best rounds at the same time."""
-    best = metrics.chosen_for_each(evaluated, task)
+    best = metrics.chosen_for_each(evaluated, by)
     if not best:
         return None
-    summary = metrics.summarise(dict(enumerate(best.values())), lambda _index: "all", task)
+    summary = metrics.summarise(dict(enumerate(best.values())), lambda _index: "all", by.task)
     return {"summary": summary, "clients": best}
 
 
