@@ -44,10 +44,7 @@ class Choice:
 CHOICES = {
     "diabetes": Choice(
         (0.005, 0.01, 0.02, 0.05, 0.1),
-        {
-            "fedmd": {"method.distil.lr": (0.02, 0.05, 0.1), "method.distil.loss": ("l1", "l2")},
-            "feddf": {"method.distil.lr": (0.02, 0.05, 0.1)},
-        },
+        {"fedmd": {"method.distil.lr": (0.02, 0.05, 0.1), "method.distil.loss": ("l1", "l2")}},
         {"fedmd": WITH_RATE},
     ),
     "screening": Choice((0.03, 0.1, 0.3)),
@@ -76,7 +73,7 @@ def choose(name: str) -> None:
     """Print what each variant of an example reaches on validation rows with each of its settings."""
     content = read_yaml(Path(f"{name}.yaml"), "")
     candidates: dict[str, tuple[str, dict[str, Any]]] = {}
-    variants = {}
+    variants: dict[str, dict[str, Any]] = {}
     for variant, changes in content.pop("variants").items():
         for number, settings in enumerate(tried(variant, CHOICES[name])):
             key = f"{variant}-{number}"
@@ -90,8 +87,8 @@ def choose(name: str) -> None:
     for variant, reached in scores.items():
         best = max(reached, key=lambda key: reached[key])
         for key, score in reached.items():
-            settings = ", ".join(f"{name}={value}" for name, value in candidates[key][1].items())
-            print(f"{'*' if key == best else ' '} {name:<10} {variant:<9} {abs(score):8.4f}  {settings}")
+            told = ", ".join(f"{at}={value}" for at, value in candidates[key][1].items())
+            print(f"{'*' if key == best else ' '} {name:<10} {variant:<9} {abs(score):8.4f}  {told}")
 
 
 def with_settings(changes: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from polyfed.runs.holdings import WholeTest
 from polyfed.runs.metrics import ReportedRound
 
 OWN = "own test data"
+VALIDATION = "validation rows"
 WHOLE: dict[WholeTest, str] = {
     "split": "whole test set",
     "clients": "all clients' test rows",
@@ -95,10 +96,12 @@ def _scores(record: RunRecord, found: Mapping[str, Any]) -> Iterator[tuple[Measu
 def _clients_metrics(
     record: RunRecord, found: Mapping[str, Any], what: str
 ) -> Iterator[tuple[Measure, float | None]]:
-    titles = part_titles(record)
+    titles = {**part_titles(record), "validation": VALIDATION}
+    chosen_by = record.criterion.metric
     for part, metrics in found.get("metrics", {}).items():
         for name, value in metrics.items():
-            if name != CONFUSION:
+            chooses = chosen_by is not None and name == chosen_by.name
+            if name != CONFUSION and (part != "validation" or chooses):
                 metric = known_metric(name)
                 title = f"{metric.titled(record.task)}, {titles[part]}"
                 yield Measure(f"metrics.{part}.{name}", title, metric.unit), value and value[what]
