@@ -47,17 +47,17 @@ CHOICES = {
         {"fedmd": {"method.distil.lr": (0.02, 0.05, 0.1), "method.distil.loss": ("l1", "l2")}},
         {"fedmd": WITH_RATE},
     ),
-    "screening": Choice((0.03, 0.1, 0.3)),
+    "screening": Choice((0.1, 0.3, 1.0)),
     "attributes": Choice(
-        (0.03, 0.1, 0.3),
+        (0.1, 0.3, 1.0),
         {
-            "fedmd": {"method.distil.lr": (0.03, 0.1, 0.3)},
-            "dsfl": {"method.distil.lr": (0.03, 0.1, 0.3), "method.sharpen": (0.1, 0.25, 0.5)},
+            "fedmd": {"method.distil.lr": (0.1, 0.3, 1.0)},
+            "dsfl": {"method.distil.lr": (0.01, 0.03, 0.1), "method.sharpen": (0.25, 0.5, 1.0)},
         },
         {"fedmd": WITH_RATE},
     ),
-    "messages": Choice((0.003, 0.01, 0.03), {"fedmd": {"method.distil.lr": (0.003, 0.01, 0.03)}}),
-    "heads": Choice((0.001, 0.003, 0.01)),
+    "messages": Choice((0.01, 0.03, 0.1), {"fedmd": {"method.distil.lr": (0.01, 0.03, 0.1)}}),
+    "heads": Choice((0.001, 0.003, 0.01, 0.03)),
 }
 
 
