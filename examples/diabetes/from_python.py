@@ -6,6 +6,7 @@ import polyfed
 
 holdings = {clinic: patients(clinic) for clinic in CLINICS}
 settings = {
+    "seed": 10,
     "task": {"name": "regression", "scale": {"mean": 150, "std": 80}, "unit_name": "points"},
     "data": {"test": 0.5, "validation": 0.2, "public": {"source": "share", "share": 0.3}},
     "models": {"names": ["mlp-small"], "server": "mlp-small"},
