@@ -62,6 +62,7 @@ def test_where_one_part_has_no_value_the_sum_has_none() -> None:
     parts += [sums_of(outputs[2:], labels[2:], [METRICS["mape"]], task)]
     assert added_value(METRICS["mape"], parts, task) is None
     assert added_value(METRICS["mape"], parts[1:], task) is not None
+    assert METRICS["mape"].titled(task).endswith(" in %")  # beside scores that are none
 
 
 def test_what_needs_the_order_of_all_rows_does_not_add_up() -> None:

@@ -387,11 +387,28 @@ def test_choosing_by_a_metric_changes_nothing_of_what_is_learnt_and_resumes(tmp_
     assert everything(part.path) == everything(whole.path)
 
 
+def test_a_metric_with_settings_goes_by_its_function_where_that_is_plain() -> None:
+    evaluate = {"metrics": ["recall", {"name": "fbeta_score", "beta": 2}], "choose_by": "fbeta_score"}
+    ready = polyfed.prepare({**RARE, "evaluate": evaluate}, data=rare())
+    assert ready.config.evaluate.choose_by == "fbeta_score(beta=2)"
+    ready.close()
+
+
 @pytest.mark.parametrize(
     ("evaluate", "said"),
     [
-        ({"choose_by": "pr-auc"}, r"'pr-auc' is not among evaluate\.metrics \(none\): add it there"),
-        ({"choose_by": "auc", "metrics": ["pr-auc"]}, r"'auc' is not among evaluate\.metrics \(pr-auc\)"),
+        (
+            {"choose_by": "pr-auc"},
+            r"'pr-auc' is not one of evaluate\.metrics \(none\): name one of these, or add",
+        ),
+        ({"choose_by": "auc", "metrics": ["pr-auc"]}, r"'auc' is not one of evaluate\.metrics \(pr-auc\)"),
+        (
+            {
+                "choose_by": "fbeta_score",
+                "metrics": [{"name": "fbeta_score", "beta": beta} for beta in (1, 2)],
+            },
+            r"\(fbeta_score\(beta=1\), fbeta_score\(beta=2\)\): name one of these",
+        ),
         ({"choose_by": "confusion", "metrics": ["confusion"]}, "a confusion matrix is not a number"),
     ],
 )

@@ -208,15 +208,21 @@ def test_a_part_that_there_is_not(tmp_path: Path, together: polyfed.Run) -> None
         prepare(tmp_path / "run", None, models={"init_except": ["2"]})
 
 
-def test_a_client_that_was_not_there(tmp_path: Path, alone: polyfed.Run, together: polyfed.Run) -> None:
-    for run in (alone, together):
-        refused(
-            tmp_path,
-            run.path,
-            "no final model 'client-3' in",
-            method="local" if run is alone else "fedavg",
-            data={"clients": 4, "partition": {"kind": "iid"}},
-        )
+FOUR = {"clients": 4, "partition": {"kind": "iid"}}
+
+
+@pytest.mark.parametrize("method", ["local", "fedavg"])
+def test_a_client_that_was_not_there(tmp_path: Path, alone: polyfed.Run, method: str) -> None:
+    refused(
+        tmp_path, alone.path, "no final model 'client-3' in|a model for each client", method=method, data=FOUR
+    )
+
+
+def test_a_new_client_starts_from_what_its_architecture_shared(tmp_path: Path, together: polyfed.Run) -> None:
+    found = started(tmp_path / "run", together.path, data=FOUR)
+    assert len(found.roster) == 4
+    assert same(found.population.build("net"), left(together, "shared_net"))
+    refused(tmp_path, together.path, "no final model 'client-3' in", method="local", data=FOUR)
 
 
 def test_one_model_each_where_one_is_for_all(tmp_path: Path, alone: polyfed.Run) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import polyfed
 from polyfed import data
-from polyfed.errors import UserError
+from polyfed.errors import ConfigError, UserError
 from polyfed.methods.fedavg import FedAvg
 from polyfed.testing import check_method, result_of
 
@@ -139,7 +139,22 @@ def test_workers_that_are_spawned_see_the_same_ids() -> None:
     assert again.is_tokens
 
 
-@pytest.mark.parametrize("normalise", ["client", "all", "none"])
+@pytest.mark.parametrize("normalise", ["client", "all"])
+def test_ids_cannot_be_normalised(normalise: str) -> None:
+    with pytest.raises(ConfigError, match=f"token ids are not normalised: leave normalise={normalise} out"):
+        polyfed.prepare({**BASE, "data": {"inputs": "tokens", "normalise": normalise}}, data=(IDS, LABELS))
+
+
+def test_nobodys_normalisation_is_needed_to_read_new_ids(tmp_path: Path) -> None:
+    brought = {"north": (IDS[:100], LABELS[:100]), "south": (IDS[100:], LABELS[100:])}
+    data = {"inputs": "tokens", "public": {"source": "share", "share": 0.2}}
+    models = {"names": ["reader"], "server": "reader"}
+    run = go({**BASE, "data": data, "method": "fedmd", "models": models}, tmp_path / "run", data=brought)
+    assert run.config.data.normalise == "none"
+    assert len(polyfed.load_model(run.path, "server", reader).predict(IDS[:5]).answers) == 5
+
+
+@pytest.mark.parametrize("normalise", ["auto", "none"])
 def test_clients_bring_ids_of_their_own(tmp_path: Path, normalise: str) -> None:
     brought = {"north": (IDS[:100], LABELS[:100]), "south": (IDS[100:], LABELS[100:])}
     config = {

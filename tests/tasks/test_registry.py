@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
+import torch
 
 from polyfed import tasks
 from polyfed.errors import TaskError, UserError
 from polyfed.runs.config import read_config
-from polyfed.tasks import Task, Trait
+from polyfed.tasks import Binary, Task, Trait
 
 
 def test_the_known_tasks() -> None:
@@ -53,3 +55,13 @@ def test_what_a_method_needs_of_a_task() -> None:
         "regression": Trait.PROBABILITIES,
     }
     assert issubclass(tasks.find("regression"), Task)
+
+
+def test_classes_that_are_numbers_need_no_quotes() -> None:
+    config = read_config({"task": {"name": "binary", "positive": 1, "class_weights": {1: 20, 0: 2}}})
+    task = config.make_task().for_classes(("0", "1"))
+    outputs = torch.zeros(2, 2)
+    assert task.loss(outputs, torch.tensor([1, 0]), each=True).tolist() == pytest.approx(
+        [20 * math.log(2), 2 * math.log(2)]
+    )
+    assert isinstance(task, Binary) and task.positive_place == 1

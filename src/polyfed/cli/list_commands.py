@@ -108,7 +108,7 @@ def data(
 def metrics() -> None:
     """List the metrics beside a task's own score.
 
-    `evaluate.metrics` asks for them. With each: for which tasks it is, its range, and whether it adds up over parts.
+    `evaluate.metrics` asks for them. With each: for which tasks it is, its range, and whether it adds up over clients.
     """
     from polyfed.cli import listing
 

@@ -103,8 +103,8 @@ def metrics() -> None:
     """Every metric beside a task's own score."""
     console.print(metrics_table(titles=console.width >= WIDE))
     tell(
-        "any other of scikit-learn's: its name, or {name: fbeta_score, beta: 2}; one of your own: my_module:cost; both"
-        " are computed where the rows are"
+        "any other of scikit-learn's: its name, or {name: fbeta_score, beta: 2}; torchmetrics:NAME; one of your own:"
+        " my_module:cost; all of these are computed where the rows are"
     )
 
 

@@ -106,9 +106,9 @@ def predict(
 ) -> None:
     """Apply a trained model to new data.
 
-    The answer for each row is printed: its class and the probability of each class, or a number. Data are given as
-    they come; columns are found by their names, and normalised as in training. Where the data have the label column
-    too, the score is printed.
+    The answer for each row is printed: its class, or all its classes, and the probability of each; or a number. Data
+    are given as they come; columns are found by their names, and normalised as in training. Where the data have the
+    label column too, the score is printed: of rows that the model was trained on, it is not a test score.
 
     \b
     polyfed predict polyfed-runs/run --client north new.csv --out predictions.csv
@@ -131,10 +131,11 @@ def export(
 ) -> None:
     """Write a trained model as one file for other programs.
 
-    ONNX or TorchScript, with normalisation inside: it takes rows as they come, numbers (float32, rows × columns in the
-    order of training) or images (rows × height × width × channels), and gives the probability of each class. Classes,
-    columns, client, run and polyfed's version are in its metadata. The file is run and compared with the model before
-    it is put in its place.
+    ONNX (which needs the extra `export`) or TorchScript, with normalisation inside: it takes rows as they come, numbers
+    (float32, rows × columns in the order of training), images (rows × height × width × channels) or token ids (int64),
+    and gives the probability of each class, or a number. Classes, columns, client, run, polyfed's version and, where
+    there is one, the threshold are in its metadata. The file is run and compared with the model before it is put in its
+    place.
 
     \b
     polyfed export polyfed-runs/run --client north -o north.onnx

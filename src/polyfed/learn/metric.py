@@ -174,9 +174,9 @@ class Metric:
         return task.shown_unit if self.unit == LABELS else self.unit
 
     def titled(self, task: Task) -> str:
-        """What it is called where shares are in per cent: with its unit if it is not a share."""
+        """What it is called beside a task's scores: with its unit, unless both are in per cent."""
         if self.unit == SHARE:
-            return self.title
+            return self.title if task.unit == SHARE else f"{self.title} in %"
         unit = self.unit_for(task)
         return f"{self.title} in {unit}" if unit else f"{self.title} (a number)"
 

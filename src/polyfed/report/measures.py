@@ -122,7 +122,7 @@ def metrics_table(*, titles: bool = True) -> Table:
     """Every metric that has a name of its own: for which tasks, its range, and whether it adds up over parts."""
     table = Table(box=box.SIMPLE_HEAD, title_justify="left", title="metrics")
     table.add_column("metric", no_wrap=True)
-    for column in (*(["what it is"] if titles else []), "for", "range", "better", "over parts"):
+    for column in (*(["what it is"] if titles else []), "for", "range", "better", "over clients"):
         table.add_column(column, overflow="fold", min_width=LONGEST_TASK if column == "for" else None)
     for metric in METRICS.values():
         name, title, *facts = metric_facts(metric)

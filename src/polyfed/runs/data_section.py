@@ -76,7 +76,8 @@ class Data(BaseModel):
     classes overlap."""
     normalise: Normalise = "auto"
     """By whose statistics inputs are normalised: each client's own training rows (client), the same for all (all), or
-    not at all (none). auto: client where clients bring their own data, all where one data set is cut."""
+    not at all (none). auto: client where clients bring their own data, all where one data set is cut; none of token
+    ids, which stay as they are."""
     test_set: Annotated[str, Field(min_length=1)] | None = None
     """A file or folder that the server has, on which models are scored; nobody trains on it."""
     names: Annotated[list[str], OneOrMore] | None = None
@@ -97,6 +98,8 @@ class Data(BaseModel):
     @property
     def normalised(self) -> Normalise:
         """By whose statistics inputs are normalised, with `auto` decided."""
+        if self.inputs == "tokens":
+            return "none"
         if self.normalise == "auto":
             return "client" if self.is_brought else "all"
         return self.normalise
@@ -197,6 +200,12 @@ class Data(BaseModel):
             raise ValueError(
                 f"{len(self.names)} names for {self.clients} clients; give one for each, or none"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _tokens_as_they_are(self) -> Data:
+        if self.inputs == "tokens" and self.normalise in ("client", "all"):
+            raise ValueError(f"token ids are not normalised: leave normalise={self.normalise} out")
         return self
 
     @model_validator(mode="after")

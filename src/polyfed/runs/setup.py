@@ -169,7 +169,6 @@ class Simulation:
         labels = self.task.examples(8, self.outputs, self.seeds.torch("examples"))
         images = self.holdings.agreement.is_image
         check_training(config.training, self.method.settings, config.rounds, labels, images=images)
-        self._check_choice(config)
         self._check_patience(config)
         self.method.check(self._facts(config))
 
@@ -190,20 +189,23 @@ class Simulation:
             )
         self._check_validated("patience", config)
 
-    def _check_choice(self, config: RunConfig) -> None:
-        """What rounds are to be chosen by must be measured, and be a number."""
+    def _chosen_by(self, config: RunConfig) -> str | None:
+        """The name of the metric by which rounds are chosen; it must be measured, and be a number."""
         name = config.evaluate.choose_by
         if name is None:
-            return
+            return None
         asked = [metric.name for metric in self.metrics]
-        if name not in asked:
+        with_settings = [each for each in asked if each.startswith(f"{name}(")]  # fbeta_score(beta=2)
+        found = [name] if name in asked else with_settings
+        if len(found) != 1:
             raise ConfigError(
-                f"evaluate.choose_by: '{name:.60}' is not among evaluate.metrics ({', '.join(asked) or 'none'}): add it"
-                " there"
+                f"evaluate.choose_by: '{name:.60}' is not one of evaluate.metrics ({', '.join(asked) or 'none'}): name"
+                " one of these, or add it there"
             )
         if name == CONFUSION:
             raise ConfigError("evaluate.choose_by: a confusion matrix is not a number: name another metric")
         self._check_validated("choose_by", config)
+        return found[0]
 
     def _check_validated(self, key: str, config: RunConfig) -> None:
         scored = scored_clients(config, self.seeds, self.clients)
@@ -239,10 +241,11 @@ class Simulation:
         stack = config.stack
         if stack == "auto":
             stack = config.stack_size(self.clients) if self.stackable() else 1
+        evaluate = {"metrics": wishes_of(self.metrics), "choose_by": self._chosen_by(config)}
         changes: dict[str, Any] = {
             "stack": stack,
             "device": self.device.type,
-            "evaluate": config.evaluate.model_copy(update={"metrics": wishes_of(self.metrics)}),
+            "evaluate": config.evaluate.model_copy(update=evaluate),
         }
         if not given_method:
             settings = self.method.settings.model_dump(mode="json", by_alias=True)

@@ -193,15 +193,17 @@ def _of_directory(
 
 
 def _shared_files(files: RunFiles, method: Method, roster: Roster) -> dict[str, Path]:
-    """Of each architecture the one file of which all of its clients had their model."""
+    """Of each architecture the one file of which all of its clients had their model; a new client had none."""
     told = files.clients()
     names, which = final_models.names_of(told), told["which"]
     shared: dict[str, Path] = {}
     for facts in roster:
-        if facts.name not in names:
-            final_models.file_of(files, facts.name)  # says so
-        file = final_models.shared_file(told["architectures"][which[names.index(facts.name)]])
+        known = facts.name in names
+        there = told["architectures"][which[names.index(facts.name)]] if known else facts.architecture
+        file = final_models.shared_file(there)
         if file not in told["files"]:
+            if not known:
+                final_models.file_of(files, facts.name)  # says so
             own = files.path / MODELS / final_models.own_file(facts.name)
             raise ConfigError(
                 f"{files.path} has a model for each client and none that they share, but {method.name} starts all"

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Annotated, Literal, Self, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import torch
-from pydantic import Field, PrivateAttr
+from pydantic import BeforeValidator, Field, PrivateAttr
 from torch import Tensor
 
 from polyfed.errors import TaskError, nearest
 from polyfed.tasks.task import Task
+
+
+def _with_words(value: Any) -> Any:
+    """Classes as words: YAML reads the 1 of {1: 20} as a number."""
+    return {str(key): weight for key, weight in value.items()} if isinstance(value, Mapping) else value
+
 
 ClassWeights: TypeAlias = Literal["balanced"] | dict[str, Annotated[float, Field(gt=0, le=1e6)]]
 
@@ -19,7 +25,7 @@ ClassWeights: TypeAlias = Literal["balanced"] | dict[str, Annotated[float, Field
 class WeighedClasses(Task):
     """A task whose classes may count differently."""
 
-    class_weights: ClassWeights | None = None
+    class_weights: Annotated[ClassWeights | None, BeforeValidator(_with_words)] = None
     """By how much a row that has a class counts in its loss: {malignant: 20}, what is not named counts 1; or balanced,
     by how rare the class is among the client's own training rows. Nothing of it changes scores."""
 

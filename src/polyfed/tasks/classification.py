@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -95,6 +95,11 @@ class Classification(WeighedClasses):
         return f"{self.measure} {self.shown(self.value(tally))} % ({tally[0]} of {tally[1]} rows)"
 
 
+def _as_word(value: Any) -> Any:
+    """A class that is a number, as its word."""
+    return str(value) if type(value) in (int, float) else value
+
+
 @register
 class Binary(Classification):
     """One of two classes, of which one is looked for."""
@@ -103,7 +108,7 @@ class Binary(Classification):
     summary = "one of two classes for each row, by a threshold"
     traits: ClassVar[frozenset[Trait]] = frozenset(Trait) - {Trait.MANY_CLASSES}
 
-    positive: str | None = None
+    positive: Annotated[str | None, BeforeValidator(_as_word)] = None
     """The class that is looked for; the second one by default."""
     threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """The probability of that class from which on it is the answer."""
