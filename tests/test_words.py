@@ -8,7 +8,17 @@ from pathlib import Path
 import polyfed
 
 SOURCE = Path(polyfed.__file__).parent
-OF_EVERY_TASK = ("report", "cli", "runs", "federation", "learn", "experiments/sweep.py")
+OF_EVERY_TASK = (
+    "report",
+    "cli",
+    "runs",
+    "engines",
+    "federation",
+    "learn",
+    "models",
+    "data",
+    "experiments/sweep.py",
+)
 OF_CLASSIFICATION = {
     "cli/toying.py": "the toy problem has classes",
     "learn/measures.py": "names of metrics of classes",

@@ -10,14 +10,14 @@ settings = {
     "task": {"name": "regression", "scale": {"mean": 150, "std": 80}, "unit_name": "points"},
     "data": {"test": 0.5, "validation": 0.2, "public": {"source": "share", "share": 0.3}},
     "models": {"names": ["mlp-small"], "server": "mlp-small"},
-    "training": {"epochs": 2, "lr": 0.01},
+    "training": {"epochs": 2, "lr": 0.02},
     "evaluate": {"patience": 8},
 }
 
 fedmd = {
     "name": "fedmd",
-    "public_training": {"lr": 0.01},
-    "private_training": {"lr": 0.01},
+    "public_training": {"lr": 0.02},
+    "private_training": {"lr": 0.02},
     "distil": {"lr": 0.1, "loss": "l2"},
 }
 

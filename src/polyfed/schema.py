@@ -77,11 +77,21 @@ WITHOUT_VALUE = {"missing", "value_error", "invalid_key", "too_short", "too_long
 
 def explain(error: ValidationError, schema: type[BaseModel], prefix: str = "") -> str:
     """A validation error in one line: where, what, and what to do."""
-    first, *others = error.errors()
+    errors = error.errors()
+    paths = [_follow(schema, each["loc"]).path for each in errors]
+    # Of a value that may be a section or something else, what is wrong inside the section says all.
+    inside = [number for number, path in enumerate(paths) if path[: len(paths[0])] == paths[0]]
+    chosen = max(inside, key=lambda number: len(paths[number]))
+    first = errors[chosen]
     unknown = first["type"] == "extra_forbidden"
     place = _follow(schema, first["loc"], is_key=unknown)
-    same = [other for other in others if _follow(schema, other["loc"]).path == place.path]
-    left = len(others) - len(same)
+    others = [
+        (each, path)
+        for number, (each, path) in enumerate(zip(errors, paths, strict=True))
+        if number != chosen
+    ]
+    same = [each for each, path in others if path == place.path]
+    left = sum(path != place.path[: len(path)] for _, path in others)
     more = f" (and {left} more)" if left else ""
     path = [*([prefix] if prefix else []), *place.path]
     where = ".".join(path) or "the file"
@@ -144,6 +154,8 @@ def _follow(schema: type[BaseModel], location: Sequence[Any], *, is_key: bool = 
     options = [schema]
     known = _keys(schema)
     for number, part in enumerate(location, start=1):
+        if path and part in [option.__name__ for option in options]:
+            continue  # the member of a union
         tagged = [option for option in options if _tag(option) == part]
         if tagged and len(options) > 1:
             options = tagged

@@ -280,16 +280,16 @@ class Trial:
         me = self._trained_host().client(0)
         x, labels = me.tensors(me.train[:ANSWERS])
         true = _as_answers(task, labels, words)
-        if true is None:
-            return
-        outputs = learn.predict(me.model, x)[:, : len(words)]
+        outputs = learn.predict(me.model, x)
+        outputs = outputs[:, : len(words)] if tasks.Trait.TABLE in task.traits else outputs
         answers = task.read(outputs, words).answers
         scores = [task.value(task.tally(outputs, labels)), task.value(task.tally_of(answers, true))]
-        scores.append(task.value(task.tally_of(_as_answers(task, task.decided(outputs), words) or (), true)))
+        if task.has_answers_as_labels:
+            scores.append(task.value(task.tally_of(_as_answers(task, task.decided(outputs), words), true)))
         _must(
             np.allclose(scores, scores[0], rtol=1e-4),
             f"task={task.name} has {task.measure} {task.shown(scores[0])} by `tally`, {task.shown(scores[1])} by `read`"
-            f" and `tally_of`, {task.shown(scores[2])} by `decided`: they must be the same",
+            f" and `tally_of`, {task.shown(scores[-1])} by `decided`: they must be the same",
         )
 
     def declares(self) -> None:
@@ -381,8 +381,8 @@ class Trial:
         return host
 
 
-def _as_answers(task: tasks.Task, labels: Tensor, words: Sequence[str]) -> list[Any] | None:
-    """Labels as the answers that people are given; None for labels of a form that is a task's own."""
+def _as_answers(task: tasks.Task, labels: Tensor, words: Sequence[str]) -> list[Any]:
+    """Labels as the answers that people are given."""
     match task.targets.kind:
         case "classes":
             return [words[int(label)] for label in labels]
@@ -392,7 +392,7 @@ def _as_answers(task: tasks.Task, labels: Tensor, words: Sequence[str]) -> list[
             return [
                 tuple(word for word, one in zip(words, row, strict=True) if one) for row in labels.tolist()
             ]
-    return None
+    return task.targets.meant(labels.tolist(), words)
 
 
 def failures_of(path: Path) -> list[dict[str, Any]]:

@@ -140,7 +140,7 @@ def test_a_target_is_at_or_below_where_smaller_is_better(
     runs = done["regression"]
     ends = {name: run.evaluations[-1]["summary"]["whole"]["mean"] for name, run in runs.items()}
     said = speaks(command("compare", "--target", "1000", *(run.path for run in runs.values())), "regression")
-    assert "what an RMSE of 1000 mg costs" in said
+    assert "what 1000 mg RMSE costs" in said
     assert "there: at or below 1000 mg" in said
     assert re.search(r"^fedmd +all +1 ", said, re.MULTILINE)  # there after the first round
     said = speaks(command("compare", "--target", "1", *(run.path for run in runs.values())), "regression")

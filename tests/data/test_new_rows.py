@@ -129,3 +129,20 @@ def test_only_the_columns_that_a_model_needs_are_read(
     with pytest.raises(DataError, match=r"has no column of images: it has x0, .* and 2990 more"):
         read_new_rows(wide, pictures)
     assert read == [["a", "b"], []]
+
+
+def test_numbers_in_a_table_are_words_of_classes_and_never_their_places(tmp_path: Path) -> None:
+    """A file that says 1 for ja must not be taken for one in which 1 is the second class."""
+    words, numbers = tmp_path / "words.csv", tmp_path / "numbers.csv"
+    rows = [f"{n},{'ja' if n % 2 else 'nein'}" for n in range(20)]
+    words.write_text("\n".join(["a,label", *rows]))
+    numbers.write_text("\n".join(["a,label", *(f"{n},{n % 2}" for n in range(20))]))
+    found = data.load(words)
+    form = InputForm.of(data.agreement_of(found), (found.mean, found.std))
+    for source in (numbers, {"a": np.arange(20), "label": np.arange(20) % 2}):
+        labels = read_new_rows(source, form).labels
+        assert labels is not None and set(CLASS_LABELS.meant(list(labels), form.classes)) == {None}
+    said = read_new_rows(words, form).labels
+    assert said is not None and CLASS_LABELS.meant(list(said), form.classes)[:2] == ["nein", "ja"]
+    arrays = read_new_rows((np.arange(20.0)[:, None], np.arange(20) % 2), form).labels
+    assert arrays is not None and CLASS_LABELS.meant(list(arrays), form.classes)[:2] == ["ja", "nein"]

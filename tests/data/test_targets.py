@@ -61,7 +61,7 @@ def test_one_source_read_in_two_ways_is_two_sets() -> None:
             "a,b,c",
             ("1,0,1", "2,2,1"),
             {"label": ["b", "c"], "targets": SEVERAL_LABELS},
-            "line 3 has 2.* in column 'b'",
+            "column 'b': line 3 has 2",
         ),
         ("a,b,c", ("1,0,1",), {"label": ["b", "d"], "targets": SEVERAL_LABELS}, "no column 'd'"),
         (
@@ -123,3 +123,16 @@ def test_clients_agree_on_label_columns_whatever_their_order(tmp_path: Path) -> 
 def test_what_stands_in_new_rows_is_what_a_model_would_say() -> None:
     assert NUMBER_LABELS.meant([np.float32(2), "3.5", "x", None], ["y"]) == [2.0, 3.5, None, None]
     assert SEVERAL_LABELS.meant([[1, 0], [0, 0]], ["a", "b"]) == [("a",), ()]
+
+
+@pytest.mark.parametrize("numbers", [[0.1, 0.1, 0.1], [0.3], [1e6 / 3] * 2, [0.1, 0.1 + 1e-17]])
+def test_numbers_that_are_all_alike_are_read_whatever_they_are(numbers: list[float]) -> None:
+    """They cannot be told apart, but no digit of theirs is lost that would tell them apart."""
+    found = load((X[: len(numbers)], np.array(numbers)), targets=NUMBER_LABELS)
+    assert found.need_labels() == pytest.approx(numbers, rel=1e-6)
+
+
+def test_several_labels_of_new_rows_that_are_not_0_and_1_are_not_known() -> None:
+    rows = [[1, 0], [0.0, 1.0], [True, False], ["1", "0"], [1, float("nan")], [3, 0], ["yes", "no"], [0, 0]]
+    known = [("dust",), ("crack",), ("dust",), ("dust",), None, None, None, ()]
+    assert SEVERAL_LABELS.meant(rows, ("dust", "crack")) == known

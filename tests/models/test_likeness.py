@@ -206,3 +206,34 @@ def test_a_model_that_holds_what_cannot_be_compared_is_like_no_other() -> None:
 def test_one_object_or_two_equal_ones_make_no_difference_where_they_are_texts() -> None:
     word = "".join(["re", "lu"])
     assert structure(Net(names=["relu", word])) == structure(Net(names=["relu", "relu"]))
+
+
+def test_models_with_parametrizations_are_made_alike() -> None:
+    """PyTorch makes a class of its own for each module that has one."""
+
+    def normed(width: int = 4) -> nn.Module:
+        return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, width)), nn.ReLU())
+
+    def spectral() -> nn.Module:
+        return nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(3, 4)), nn.ReLU())
+
+    assert structure(normed()) == structure(normed())
+    assert structure(spectral()) == structure(spectral())
+    assert len({structure(normed()), structure(normed(5)), structure(spectral())}) == 3
+
+
+def test_classes_that_are_made_within_a_function_are_compared_by_what_is_in_them() -> None:
+    def make(factor: int) -> nn.Module:
+        class Local(nn.Linear):
+            @property
+            def twice(self) -> int:
+                return 2 * factor
+
+            @staticmethod
+            def shift(x: Any) -> Any:
+                return x + factor
+
+        return Local(2, 2)
+
+    assert structure(make(1)) == structure(make(1))
+    assert structure(make(1)) != structure(make(2))

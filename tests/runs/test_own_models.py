@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import polyfed
 from polyfed import learn, models
+from polyfed.errors import ModelError
 from polyfed.models import memory_format
 from polyfed.testing import result_of
 
@@ -285,3 +287,56 @@ def test_an_error_calls_a_model_what_the_user_called_it(make: Any, tmp_path: Pat
         polyfed.run(BASE, method="local", rounds=1, models={"mine": make}, out=tmp_path / "run")
     assert not any(word in str(refused.value) for word in ("Unfit", "unfit", "Sequential"))
     assert not (tmp_path / "run").exists()
+
+
+# -- tied weights ------------------------------------------------------------------------------------------------
+
+
+class Tied(nn.Module):
+    """Its head is its embedding, turned round: one parameter in two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(64, 10, bias=False)
+        self.second = nn.Linear(64, 10)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        out: Tensor = self.first(x) + self.second(x)
+        return out
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local"])
+def test_tied_weights_travel_once_and_are_whole_in_the_end(tmp_path: Path, method: str) -> None:
+    done = [
+        polyfed.run(BASE, method=method, rounds=2, models=[Tied], out=tmp_path / str(n), workers=n)
+        for n in (1, 2)
+    ]
+    assert result_of(done[0].path) == result_of(done[1].path)
+    sent = done[0].summary["bytes"]["up"].get("weights", 0)
+    assert sent == (0 if method == "local" else 4 * 2 * 4 * (64 * 10 + 10))  # clients, rounds, bytes
+    name = "client-0" if method == "local" else "shared_Tied"
+    weights = load_file(done[0].path / "models" / f"{name}.safetensors")
+    Tied().load_state_dict(weights)
+    assert weights["first.weight"].equal(weights["second.weight"])
+    model = polyfed.load_model(done[0].path, "client-0", make=Tied)
+    assert model.get_parameter("first.weight").equal(weights["first.weight"])
+    init = {"init": str(done[0].path)}
+    warm = polyfed.prepare({**BASE, "models": init}, method=method, models=[Tied], out=tmp_path / "warm")
+    population = warm.federation.population
+    first = population.own_model(0) if method == "local" else population.build("Tied")
+    assert first.get_parameter("second.weight").equal(weights["first.weight"])
+    warm.close()
+
+
+def test_a_function_that_needs_arguments_is_told_by_its_name() -> None:
+    def net(outputs: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, outputs))
+
+    maker: Any = net
+
+    with pytest.raises(
+        ModelError, match=r"'net' is called without arguments, and .*outputs.*: give a function"
+    ):
+        polyfed.prepare(BASE, models=[maker])

@@ -387,6 +387,47 @@ def test_choosing_by_a_metric_changes_nothing_of_what_is_learnt_and_resumes(tmp_
     assert everything(part.path) == everything(whole.path)
 
 
+def test_a_metric_of_others_goes_by_its_own_name_where_polyfed_has_another(tmp_path: Path) -> None:
+    evaluate = {"metrics": [{"name": "log_loss", "on": "outputs"}], "choose_by": "log_loss"}
+    done = polyfed.run(
+        {**RARE, "rounds": 3, "evaluate": evaluate}, data=rare(), out=tmp_path / "run", workers=1
+    )
+    losses = [
+        line["summary"]["metrics"]["validation"]["log_loss"]["mean"]
+        for line in RunRecord(done.path).evaluations
+    ]
+    assert done.summary["chosen"]["round"] == losses.index(min(losses)) + 1
+
+
+def never(answers: Any) -> None:
+    """A metric that has no value on any rows."""
+
+
+def test_that_nothing_could_be_chosen_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    metric = f"{__name__}:never"
+    evaluate = {"metrics": [metric], "choose_by": metric, "patience": 1}
+    done = polyfed.run(
+        {**RARE, "rounds": 3, "evaluate": evaluate}, data=rare(), out=tmp_path / "run", workers=1
+    )
+    assert done.summary["chosen"] is None and done.round == 3
+    assert f"no round could be chosen, and no patience counted: {metric} has no value" in caplog.text
+
+
+def test_tables_show_the_metric_that_chose(command: Command, tmp_path: Path) -> None:
+    evaluate = {"metrics": ["pr-auc", "recall"], "choose_by": "pr-auc"}
+    content = {**RARE, "rounds": 2, "evaluate": evaluate}
+    content = {**content, "data": {"source": "digits", "limit": 100, "clients": 2}, "task": "classification"}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(content))
+    said = command("sweep", "run.yaml", "--workers", 1, "--out", "sweep")
+    assert said.code == 0, said.err
+    for words in (("show", "sweep/base/seed-10"), ("compare", "sweep/base/seed-10")):
+        assert command(*words).code in (0, 2)
+    assert "PR-AUC, validation rows" in said.out and "recall, validation rows" not in said.out
+    with (tmp_path / "sweep" / "results.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["metrics.validation.pr-auc"]) > 0 and float(row["validation_last"]) > 0
+
+
 def test_a_metric_with_settings_goes_by_its_function_where_that_is_plain() -> None:
     evaluate = {"metrics": ["recall", {"name": "fbeta_score", "beta": 2}], "choose_by": "fbeta_score"}
     ready = polyfed.prepare({**RARE, "evaluate": evaluate}, data=rare())

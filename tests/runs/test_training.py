@@ -380,6 +380,14 @@ def test_whoever_types_the_name_has_said_so(small: dict[str, Any], tmp_path: Pat
             "falls for the first time after 50 rounds",
         ),
         ({"training": {"schedule": {"warm_up": 50}}}, "warms up for 50 rounds, and the run has 3"),
+        (
+            {"training": {"within": {"kind": "step", "every": 4000}}},
+            "in a round, so the learning rate never falls",
+        ),
+        (
+            {"training": {"within": {"kind": "linear", "warm_up": 400}}},
+            "so the learning rate never reaches lr",
+        ),
         ({"training": {"optimiser": "Rprop", "within": "linear"}}, "is only the size of Rprop's first step"),
         (
             {"training": {"optimiser": "adam", "momentum": 0.9}},

@@ -72,6 +72,9 @@ class Tagging(Task):
         answers = [tuple(words[tag] for tag in row) for row in outputs.argmax(dim=2).tolist()]
         return Reading(answers, [], outputs.flatten(1)[:, :0])
 
+    def as_labels(self, answers: Sequence[Any], words: Sequence[str]) -> Tensor:
+        return torch.tensor([[words.index(tag) for tag in row] for row in answers])
+
     def tally_of(self, said: Sequence[Any], true: Sequence[Any]) -> Tally:
         shares = [
             np.mean([a == b for a, b in zip(one, other, strict=True)])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 from tests.conftest import Command
+from tests.tasks.tagging import TAGS, Tagging
 from torch import Tensor, nn
 
 import polyfed
-from polyfed.errors import MethodError, ModelError
-from polyfed.tasks import Regression, Tally
+from polyfed.errors import ConfigError, MethodError, ModelError, TaskError
+from polyfed.tasks import Regression, Tally, Task
 from polyfed.testing import ContractError, check_method, result_of
 
 TASK = "tests.tasks.tagging:Tagging"
@@ -103,3 +105,82 @@ def test_a_task_that_scores_outputs_and_answers_by_different_measures_breaks_the
         check_method(
             polyfed.methods.FedAvg, task=task, data=(x, x[:, 0] * 2), config={"models": {"names": ["mlp"]}}
         )
+
+
+# -- metrics, predictions and files ------------------------------------------------------------------------------
+
+
+def share_of_low(answers: Any, labels: Any) -> float:
+    return float(((answers == 0) == (labels == 0)).mean())
+
+
+METRIC = "tests.tasks.test_a_task_of_ones_own:share_of_low"
+
+
+def test_metrics_predictions_and_exported_files_of_it(tmp_path: Path) -> None:
+    config = {**CONFIG, "rounds": 3, "evaluate": {"metrics": [METRIC], "choose_by": METRIC}}
+    done = polyfed.run(config, method="fedavg", data=rows(), models=[Tagger], out=tmp_path / "run", workers=1)
+    own = done.summary["last"]["metrics"]["own"][METRIC]["mean"]
+    assert 0.5 < own <= 1
+    trust = ["tests.tasks.tagging"]
+    model = polyfed.load_model(done.path, "client-0", make=Tagger, trust=trust)
+    x, tags = rows()
+    said = model.predict((x, tags))
+    by_hand = ((np.array(said.answers) == "low") == (tags == 0)).mean()
+    assert said.metrics([METRIC]) == {METRIC: pytest.approx(by_hand)}
+    file = polyfed.export(done.path, "client-0", tmp_path / "tags.pt", Tagger, trust=trust)
+    given = torch.jit.load(file)(torch.from_numpy(x[:7]))
+    assert given.shape == (7, PLACES, 3)
+    assert [tuple(TAGS[tag] for tag in row) for row in given.argmax(dim=2).tolist()] == said.answers[:7]
+
+
+class Unreadable(Tagging):
+    """Does not say what its answers are in the form of labels."""
+
+    name = "unreadable"
+    as_labels: ClassVar[Any] = Task.as_labels
+
+
+class OtherAnswers(Tagging):
+    """Says the least probable tag where metrics ask."""
+
+    name = "others"
+
+    def decided(self, outputs: Tensor) -> Tensor:
+        return outputs.argmin(dim=2)
+
+
+def test_metrics_are_refused_before_a_run_where_answers_are_in_no_form_of_labels(tmp_path: Path) -> None:
+    config = {**CONFIG, "task": f"{__name__}:Unreadable"}
+    with pytest.raises(
+        ConfigError, match=r"task=unreadable has labels of a form of its own: metrics need .*as_labels"
+    ):
+        polyfed.prepare({**config, "evaluate": {"metrics": [METRIC]}}, data=rows(), models=[Tagger])
+    done = polyfed.run({**config, "rounds": 1}, data=rows(), models=[Tagger], out=tmp_path / "run", workers=1)
+    model = polyfed.load_model(done.path, "client-0", make=Tagger, trust=[__name__])
+    with pytest.raises(TaskError, match="as_labels"):
+        model.predict(rows()).metrics([METRIC])
+
+
+def test_a_task_whose_decisions_are_not_its_answers_breaks_the_contract() -> None:
+    with pytest.raises(
+        ContractError, match=r"task=others has tags right .* by `decided`: they must be the same"
+    ):
+        check_method(
+            polyfed.methods.FedAvg,
+            task=f"{__name__}:OtherAnswers",
+            data=rows(),
+            models={"tagger": Tagger},
+            config={"training": CONFIG["training"], "data": CONFIG["data"]},
+        )
+
+
+def test_a_run_starts_from_one_that_has_learnt_the_same_task_of_a_module(tmp_path: Path) -> None:
+    first = polyfed.run(
+        {**CONFIG, "rounds": 1}, data=rows(), models=[Tagger], out=tmp_path / "first", workers=1
+    )
+    warm = {**CONFIG, "rounds": 1, "models": {"init": str(first.path)}}
+    polyfed.run(warm, data=rows(), models=[Tagger], out=tmp_path / "warm", workers=1)
+    other = {**warm, "task": f"{__name__}:OtherAnswers"}
+    with pytest.raises(ConfigError, match=r"has learnt task=tests.tasks.tagging:Tagging, and here it is"):
+        polyfed.prepare(other, data=rows(), models=[Tagger])

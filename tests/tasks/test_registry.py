@@ -11,7 +11,7 @@ import torch
 from polyfed import tasks
 from polyfed.errors import TaskError, UserError
 from polyfed.runs.config import read_config
-from polyfed.tasks import Binary, Task, Trait
+from polyfed.tasks import Binary, MultiLabel, Regression, Task, Trait
 
 
 def test_the_known_tasks() -> None:
@@ -65,3 +65,28 @@ def test_classes_that_are_numbers_need_no_quotes() -> None:
         [20 * math.log(2), 2 * math.log(2)]
     )
     assert isinstance(task, Binary) and task.positive_place == 1
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        ({"name": "regression", "scale": {"mean": 1, "std": 0}}, "task.scale.std: must be above 0, not 0"),
+        ({"name": "binary", "class_weights": {"ill": 0}}, "task.class_weights.ill: must be above 0, not 0"),
+        ({"name": "binary", "class_weights": {"ill": 1e9}}, "task.class_weights.ill: must be at most 1e+06"),
+        ({"name": "binary", "class_weights": "rare"}, "task.class_weights: must be 'balanced' or "),
+    ],
+)
+def test_what_is_wrong_inside_of_a_section_is_told(task: Any, reason: str) -> None:
+    with pytest.raises(UserError) as caught:
+        read_config({"task": task})
+    assert str(caught.value).startswith(reason) and "more)" not in str(caught.value)
+
+
+def test_numbers_are_told_with_all_their_digits() -> None:
+    answer = float(torch.tensor(1000050.25))
+    assert float(Regression().as_told(answer)) == answer
+
+
+def test_several_classes_are_told_apart_also_where_their_names_have_spaces() -> None:
+    told = [MultiLabel().as_told(answer) for answer in (("deep", "crack"), ("deep crack",))]
+    assert told == ["deep + crack", "deep crack"]

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from yaml import YAMLError
+
 from polyfed import disk
 from polyfed.cli.screen import console
 from polyfed.errors import ConfigError, visible
@@ -59,9 +61,13 @@ def _told_metrics(found: Predictions, names: str, source: Path) -> list[str]:
     if found.tally is None:
         raise ConfigError(f"--metrics {names}: {source} does not say what is true of any row")
     lines = []
-    for metric, value in measured(
-        found, parse_yaml(names) if names.lstrip().startswith(("[", "{")) else names
-    ):
+    try:
+        wanted = parse_yaml(names) if names.lstrip().startswith(("[", "{")) else names
+    except YAMLError as error:
+        raise ConfigError(
+            f"--metrics {names}: write names with commas between them, or [recall, {{name: fbeta_score, beta: 2}}]"
+        ) from error
+    for metric, value in measured(found, wanted):
         if isinstance(value, list):
             rows = zip(found.words, value, strict=False)
             lines += [f"{metric.title}, {word}: {' '.join(map(str, row))}" for word, row in rows]

@@ -74,7 +74,7 @@ def read_new_rows(source: Any, form: InputForm) -> NewRows:
         return _from_path(Path(source).expanduser(), form)
     if isinstance(source, Mapping):
         columns = {str(name): np.asarray(values) for name, values in source.items()}
-        return _from_columns(columns, form, "the new data")
+        return _from_columns(columns, form, "the new data", words=True)
     if isinstance(source, list) and source and all(isinstance(item, str | Path) for item in source):
         return _from_images([Path(item) for item in source], [str(item) for item in source], None, form)
     x, y = to_arrays(source if isinstance(source, tuple) else (source, None))
@@ -107,10 +107,12 @@ def _from_path(path: Path, form: InputForm) -> NewRows:
         encoded, columns = read_encoded_images(path, form.image, form.label_columns)
         labels = _labels_in(columns, form)
         return _from_images(encoded, [str(row) for row in range(len(encoded))], labels, form)
-    return _from_columns(read_columns(path, form.features, form.label_columns), form, str(path))
+    columns = read_columns(path, form.features, form.label_columns)
+    return _from_columns(columns, form, str(path), words=path.suffix.lower() == ".csv")
 
 
-def _from_columns(columns: Mapping[str, Array], form: InputForm, where: str) -> NewRows:
+def _from_columns(columns: Mapping[str, Array], form: InputForm, where: str, *, words: bool) -> NewRows:
+    """words: whether numbers among the labels are words of classes, never their places, as in training."""
     if not form.features:
         told = form.told()
         raise DataError(
@@ -130,7 +132,12 @@ def _from_columns(columns: Mapping[str, Array], form: InputForm, where: str) -> 
             )
         _check_numbers(columns[name], f"{where}, column '{name}'", lambda at: f"row {at[0]}")
     values = np.stack([columns[name] for name in form.features], axis=1)
-    return _rows(_as_inputs(values, form, where), form, labels=_labels_in(columns, form))
+    labels = _labels_in(columns, form)
+    if words and labels is not None and labels.ndim == 1 and labels.dtype.kind in "iuf":
+        labels = np.array(
+            [f"{label:.0f}" if label == round(label, 0) else repr(label) for label in labels.tolist()]
+        )
+    return _rows(_as_inputs(values, form, where), form, labels=labels)
 
 
 def _from_arrays(x: Array, y: Array | None, form: InputForm, where: str) -> NewRows:

@@ -168,7 +168,7 @@ def copy_notes(test: Array, train: Array, where: str) -> tuple[str, ...]:
     if copies / len(test) <= _COPIES + twins + 3 * math.sqrt(twins / len(test)):
         return ()
     return (
-        f"{where}: {copies} of {len(test)} test rows are training rows as well, so that accuracies say too much: "
+        f"{where}: {copies} of {len(test)} test rows are training rows as well, so that scores say too much: "
         "leave them out of one of the two",
     )
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 LARGEST_NUMBER = 1e12  # that is learnt
 MOST_ROUNDED = 1e-3  # of the numbers' deviation
+ALIKE = 1e-12  # of the largest number: a smaller deviation is rounding, and the numbers are one
 RANK_GROUPS = 10  # into so many groups, from low to high, rows are put that are labelled with numbers
 
 
@@ -154,7 +155,8 @@ class NumberLabels:
             )
         numbers = _numbers(values, found)
         exact = np.asarray(values, dtype=np.float64)
-        if np.abs(numbers - exact).max() > MOST_ROUNDED * exact.std():
+        spread = exact.std() if exact.std() > ALIKE * np.abs(exact).max() else np.inf
+        if np.abs(numbers - exact).max() > MOST_ROUNDED * spread:
             raise DataError(
                 f"{found.where}: numbers from {exact.min():.10g} to {exact.max():.10g} have more digits than are"
                 " learnt (32 bits): subtract a constant from them, such as the smallest"
@@ -197,10 +199,10 @@ class SeveralLabels:
         odd = np.argwhere((numbers != 0) & (numbers != 1))
         if odd.size:
             row, column = map(int, odd[0])
-            name = f" in column '{found.columns[column]}'" if found.columns else f" in column {column}"
+            where = named[column].where if found.columns else f"{found.where}, column {column}"
             raise DataError(
-                f"{found.where}: {found.place(row)} has {values[row, column]}{name}: write 1 where a row is of the"
-                " class and 0 where it is not"
+                f"{where}: {found.place(row)} has {values[row, column]}: write 1 where a row is of the class, and 0"
+                " where it is not"
             )
         words = found.columns or tuple(map(str, found.words)) or tuple(map(str, range(values.shape[1])))
         if found.known is not None and list(words) != list(found.known):
@@ -230,8 +232,10 @@ class SeveralLabels:
         return words
 
     def meant(self, values: Sequence[Any], classes: Sequence[str]) -> list[Any]:
+        rows = ([_number_of(one) for one in row] for row in values)
         return [
-            tuple(word for word, one in zip(classes, row, strict=True) if float(one) > 0) for row in values
+            tuple(word for word, one in zip(classes, row, strict=True) if one) if set(row) <= {0, 1} else None
+            for row in rows
         ]
 
 

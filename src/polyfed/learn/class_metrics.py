@@ -251,9 +251,10 @@ EXACT = totals("exact", _right, 1.0)
 
 
 def _share(above: tuple[int, ...], below: tuple[int, ...], sums: SumList, task: Task) -> float | None:
-    """The mean over classes of one weighted sum of their counts over another."""
+    """The mean over all classes of one weighted sum of their counts over another; none where no row has any class."""
     counts = np.array(sums)
-    return _over_present(counts @ above, counts @ below, counts[:, :3].sum(axis=1) > 0)
+    some = np.full(len(counts), counts[:, :3].any())
+    return _over_present(counts @ above, counts @ below, some)
 
 
 def _micro_f1(sums: SumList, task: Task) -> float | None:

@@ -14,30 +14,46 @@ from polyfed.models import display_name, frozen_names
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and lasting buffer but frozen ones, under its name in the state dict: what travels and lasts."""
-    found = all_tensors(model)
+    """Every parameter and lasting buffer but frozen ones, under its name in the state dict: what travels and lasts.
+
+    A parameter that is in several places (tied weights) is there once, under the first of its names.
+    """
+    found: dict[str, Tensor] = {}
+    _collect(model, "", found, set())
     for name in frozen_names(model):
         found.pop(name, None)
     return found
 
 
+def other_names(model: nn.Module) -> dict[str, str]:
+    """Of parameters that are in several places, every name but the first, with the first one."""
+    firsts: dict[int, str] = {}
+    parameters = model.named_parameters(remove_duplicate=False)
+    found = {name: firsts.setdefault(id(parameter), name) for name, parameter in parameters}
+    return {name: first for name, first in found.items() if name != first}
+
+
 def all_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and lasting buffer, frozen or not; a tenth of `state_dict`'s overhead."""
+    """Every parameter and lasting buffer, frozen or not, under all its names; a tenth of `state_dict`'s overhead."""
     found: dict[str, Tensor] = {}
-    _collect(model, "", found)
+    _collect(model, "", found, None)
     return found
 
 
-def _collect(module: nn.Module, prefix: str, found: dict[str, Tensor]) -> None:
+def _collect(module: nn.Module, prefix: str, found: dict[str, Tensor], seen: set[int] | None) -> None:
+    """seen: the parameters that were found before, which are left out."""
     for name, parameter in module._parameters.items():
-        if parameter is not None:
-            found[prefix + name] = parameter.data
+        if parameter is None or (seen is not None and id(parameter) in seen):
+            continue
+        found[prefix + name] = parameter.data
+        if seen is not None:
+            seen.add(id(parameter))
     for name, buffer in module._buffers.items():
         if buffer is not None and name not in module._non_persistent_buffers_set:
             found[prefix + name] = buffer
     for name, child in module._modules.items():
         if child is not None:
-            _collect(child, f"{prefix}{name}.", found)
+            _collect(child, f"{prefix}{name}.", found, seen)
 
 
 def parameters_of(model: nn.Module) -> list[nn.Parameter]:

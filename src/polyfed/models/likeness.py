@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 from collections.abc import Callable, Hashable, Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
@@ -57,9 +58,12 @@ class _Description(pickle._Pickler):  # the one in Python: the other remembers t
         return NotImplemented if found is None else (_Made, *found(obj))
 
     def _class(self, kind: type) -> Any:
-        """A class; one that is made within a function, which is another each time, by what is written in it."""
+        """A class; one that is made within a function, which is another each time, by what is written in it.
+
+        So are those that PyTorch makes for each module with parametrizations.
+        """
         name = ("class", kind.__module__, kind.__qualname__)
-        if "<locals>" not in kind.__qualname__:
+        if _is_importable(kind):
             return _Made, (*name, id(kind))
         written = {
             key: value for key, value in vars(kind).items() if not key.startswith("__") or callable(value)
@@ -102,6 +106,14 @@ def _numbers(value: Tensor | np.ndarray[Any, Any]) -> tuple[Any, ...]:
     return tuple(value.shape), str(value.dtype), numbers if isinstance(numbers, str) else digest(numbers)
 
 
+def _is_importable(kind: type) -> bool:
+    """Whether a class is the one that its module has under its name."""
+    found: Any = sys.modules.get(kind.__module__)
+    for part in kind.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is kind
+
+
 def _owner(function: BuiltinFunctionType) -> Any:
     """The object whose method a built-in function is; nothing of a module's."""
     owner = function.__self__
@@ -130,6 +142,8 @@ _KINDS: dict[Any, Callable[[Any], tuple[Any, ...]]] = {
     (Tensor, np.ndarray): lambda value: (("numbers", type(value), *_numbers(value)),),
     FunctionType: _function,
     BuiltinFunctionType: lambda value: (("function", value.__module__, value.__qualname__), _owner(value)),
+    property: lambda value: (("property",), (value.fget, value.fset, value.fdel)),
+    (staticmethod, classmethod): lambda value: (("method", type(value).__name__), value.__func__),
     (set, frozenset): lambda value: (("set", tuple(sorted(map(repr, value)))),),
 }
 """How what is not pickled as usual is described: facts, and what else it holds, which may lead back to it."""

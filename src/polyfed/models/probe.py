@@ -115,7 +115,7 @@ def explained(model: nn.Module, shape: Shape) -> Iterator[None]:
 
 
 def _hint(model: nn.Module, error: Exception, kind: str) -> str:
-    if isinstance(error, TypeError) and "positional argument" in str(error):
+    if isinstance(error, TypeError) and ("positional argument" in str(error) or "NoneType" in str(error)):
         return f"; if it takes its input by name, set models.adapt: {{{display_name(model)}: {{input: …}}}}"
     if kind == "inputs" and "indices" in str(error):
         return "; if these are token ids, set data.inputs=tokens"

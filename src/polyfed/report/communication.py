@@ -115,7 +115,6 @@ def target_table(found: Sequence[Course], target: float) -> FittedTable:
     task = measured[0].task
     seeds = any(len(each.points) > 1 for each in measured)
     goal = goal_words(task, target)
-    costly = f"an {task.measure} of {goal}" if task.smaller_is_better else f"{goal} {task.measure}"
     there = f"there: at or below {goal}; " if task.smaller_is_better else ""
     headings = [
         f"{task.measure}\nof",
@@ -124,7 +123,7 @@ def target_table(found: Sequence[Course], target: float) -> FittedTable:
         f"bytes\nto {goal}",
     ]
     return FittedTable(
-        title=f"what {costly} costs; bytes: up and down, all clients, training alone",
+        title=f"what {goal} {task.measure} costs; bytes: up and down, all clients, training alone",
         names=["run"],
         headings=[*headings, "by\nEq. 6", "best\n(round)"],
         rows=[Row([each.name], _cells_to(each, target, seeds=seeds)) for each in measured],

@@ -226,7 +226,8 @@ def load_model(
         adapter = facts.adapter.model_dump() if facts.adapter else {}
         known_models.adapt(model, tuple(facts.shape), facts.outputs, **adapter, is_known=True)
         known_models.fit_types(model, tuple(facts.shape))
-        learn.load_weights(model, weights)
+        others = learn.other_names(model)
+        learn.load_weights(model, {key: weights[key] for key in weights if key not in others})
     except (MessageError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{where} holds no model of polyfed's: {describe(error)}") from None
     model.eval()

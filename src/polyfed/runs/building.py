@@ -70,7 +70,9 @@ class Builder:
         """Refuse adapters for models that there are not, or that need none."""
         for name in self.wanted.adapt:
             if name not in used:
-                raise ConfigError(f"models.adapt: '{name}' is no model of this run: {nearest(name, used)}")
+                raise ConfigError(
+                    f"models.adapt: '{name}' is no model of this run: {nearest(name, dict.fromkeys(used))}"
+                )
             if not self.is_own(name):
                 raise ConfigError(
                     f"models.adapt: '{name}' is polyfed's own, and answers with logits: leave it out"
@@ -140,7 +142,14 @@ class Builder:
 
     def _made_new(self, name: str, maker: Callable[[], nn.Module]) -> nn.Module:
         """A module that no other client trains: of what a function gives again and again, a copy."""
-        model = maker()
+        try:
+            model = maker()
+        except TypeError as error:
+            if "required" not in str(error):
+                raise
+            raise ModelError(
+                f"models=…: '{name}' is called without arguments, and {error}: give a function that needs none"
+            ) from error
         if not isinstance(model, nn.Module):
             raise ModelError(f"model '{name}' gave a {type(model).__name__}, not an nn.Module")
         if name not in self._copied:

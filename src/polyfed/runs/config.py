@@ -16,7 +16,7 @@ from polyfed import tasks
 from polyfed.errors import ConfigError
 from polyfed.federation.method import Method, MethodSettings, find
 from polyfed.federation.wire import WireSettings
-from polyfed.learn import Training, Wish, can_stack, known_name, over_rounds, own_functions, read_wishes
+from polyfed.learn import Training, Wish, can_stack, over_rounds, own_functions, read_wishes
 from polyfed.machine import cores
 from polyfed.models import Budget, Output, modules_to_trust, trust_flags
 from polyfed.plug_ins import REFERENCE
@@ -205,12 +205,6 @@ class Evaluation(Section):
         """`auc` for `[auc]`, `auc, f1` for both, and `all`; in one order, each once."""
         wanted = as_list(value)
         return read_wishes(wanted) if isinstance(wanted, list | tuple) else value
-
-    @field_validator("choose_by", mode="before")
-    @classmethod
-    def _read_choose_by(cls, value: Any) -> Any:
-        """`average_precision_score` is `pr-auc`, as among the metrics."""
-        return known_name(value) if isinstance(value, str) else value
 
 
 class RunConfig(Section):

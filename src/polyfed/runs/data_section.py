@@ -156,6 +156,14 @@ class Data(BaseModel):
             raise ValueError("at least two classes are needed to learn anything")
         return classes
 
+    @field_validator("label")
+    @classmethod
+    def _check_label(cls, label: str | list[str] | None) -> str | list[str] | None:
+        twice = [name for name in label if label.count(name) > 1] if isinstance(label, list) else []
+        if twice:
+            raise ValueError(f"'{twice[0]:.60}' is there twice")
+        return label
+
     @field_validator("clients", mode="before")
     @classmethod
     def _read_clients(cls, value: Any) -> Any:

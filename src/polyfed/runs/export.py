@@ -165,8 +165,7 @@ def _largest_difference(
     found = 0.0
     for count in TRIED_ROWS:
         rows = _some_rows(form, count)
-        answers, said = run(rows), predict(model, form, task, rows)
-        expected = np.array(said.answers)[:, None] if task.given_as == "numbers" else said.table
+        answers, expected = run(rows), _expected(model, form, task, rows)
         if answers.shape != expected.shape:
             raise ModelError(
                 f"for {count} rows it gives answers of shape {answers.shape}, not {expected.shape}"
@@ -174,6 +173,16 @@ def _largest_difference(
         largest = max(1.0, float(np.abs(expected).max()))
         found = max(found, float(np.abs(answers - expected).max()) / largest)
     return found
+
+
+def _expected(model: nn.Module, form: InputForm, task: Task, rows: Rows) -> Answers:
+    """What the model says in predictions; of outputs that are not a table, what the task makes of them."""
+    said = predict(model, form, task, rows)
+    if task.given_as == "numbers":
+        return np.array(said.answers)[:, None]
+    if Trait.TABLE in task.traits:
+        return said.table
+    return task.given(said.outputs, len(form.classes)).numpy()
 
 
 # -- kinds of files --------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import safetensors.torch
 from pydantic import BaseModel, ConfigDict, Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from polyfed import learn, models
 from polyfed.disk import Folder, digest
@@ -114,13 +114,13 @@ def _final(
 ) -> Iterator[tuple[str, str, str, Weights]]:
     """File, client whose it is, architecture and weights of each."""
     roster, method, population = federation.roster, federation.method, federation.population
-    frozen: dict[str, Weights] = {}
+    models: dict[str, nn.Module] = {}
 
     def whole(weights: Mapping[str, Tensor], architecture: str) -> dict[str, Tensor]:
-        """With its architecture's frozen parts, which are nobody's own and never travel."""
-        if architecture not in frozen:
-            frozen[architecture] = learn.frozen_weights_of(population.build(architecture))
-        return {**weights, **frozen[architecture]}
+        """With what never travels: its architecture's frozen parts, and tied weights under their other names."""
+        if architecture not in models:
+            models[architecture] = population.build(architecture)
+        return _whole(weights, models[architecture])
 
     if _own_models(method):
         for reply in evaluation.final_models(trained, server):
@@ -133,8 +133,16 @@ def _final(
         if served is not None:
             yield shared_file(facts.architecture), "", facts.architecture, whole(served, facts.architecture)
     if server.model is not None and server.architecture is not None:
-        weights = learn.weights_of(server.model) | learn.frozen_weights_of(server.model)
+        weights = _whole(learn.weights_of(server.model), server.model)
         yield own_file("server"), "", server.architecture, weights
+
+
+def _whole(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """All of a model's state dict, of what travels of it and a model of its architecture."""
+    found = {**weights, **learn.frozen_weights_of(model)}
+    return found | {
+        name: found[first].clone() for name, first in learn.other_names(model).items() if first in found
+    }
 
 
 def names_of(clients: Mapping[str, Any]) -> Names:

@@ -29,9 +29,13 @@ def check_task(method: Method, task: Task) -> None:
 
 
 def methods_for(task: Task, training: Training) -> list[str]:
-    """The methods that make sense for a task, by their default settings."""
+    """The methods that make sense for a task; behind them those that do so with another setting, which is named."""
+    declared = {name: kind(kind.Settings(), training).declared for name, kind in registered().items()}
+    lacks = {name: lacking(task, said.tasks) for name, said in declared.items()}
+    settings = {name: declared[name].tasks[trait] for name, trait in lacks.items() if trait is not None}
     return [
-        name for name, kind in registered().items() if kind(kind.Settings(), training).declared.suits(task)
+        *(name for name, trait in lacks.items() if trait is None),
+        *(f"{name} (with {setting})" for name, setting in settings.items() if setting),
     ]
 
 

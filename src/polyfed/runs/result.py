@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ from polyfed.runs.failures import diverged, last_reasons, log_failures, name_of
 
 if TYPE_CHECKING:
     from polyfed.runs.rounds import Run
+
+logger = logging.getLogger(__name__)
 
 _OF_A_ROUND = ("stages", "server", "server_metrics")
 
@@ -24,12 +27,18 @@ def conclude(run: Run) -> None:
     roster = run.federation.roster
     files, reasons = _write_models(run)
     missing = final_models.missing(run.federation, files, last_reasons(history) | reasons)
+    by = metrics.Criterion.of(run.config.evaluate, run.federation.task)
+    if by.metric is not None and metrics.chosen_round(lines, by) is None:
+        logger.warning(
+            "%s: no round could be chosen, and no patience counted: %s has no value on validation rows",
+            *(run.path, by.metric.name),
+        )
     told = {"stopped": run.stopped, "diverged": diverged(history), "missing": missing}
     summary = {
         "name": run.config.name,
         "method": run.method.name,
         "rounds": run.round,
-        **_scores(lines, metrics.Criterion.of(run.config.evaluate, run.federation.task)),
+        **_scores(lines, by),
         "bytes": run.ledger.by_kind(),
         "clients": len(roster),
         "seconds": round(run.seconds, 3),

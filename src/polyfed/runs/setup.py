@@ -27,6 +27,7 @@ from polyfed.learn import (
     Training,
     can_stack,
     check_balancing,
+    known_name,
     load_augmentation,
     metrics_for,
     trainings_in,
@@ -85,6 +86,11 @@ class Simulation:
         self.classes = len(self.holdings.agreement.classes)
         self.task, config = self._settle(config)
         self.metrics = metrics_for(config.evaluate.metrics, self.task)
+        if self.metrics and not self.task.has_answers_as_labels:
+            raise ConfigError(
+                f"evaluate.metrics: task={self.task.name} has labels of a form of its own: metrics need its method"
+                " `as_labels`, which gives answers in that form"
+            )
         self.models = Architectures(
             config,
             self.holdings,
@@ -107,6 +113,7 @@ class Simulation:
             config.models.server,
             self.holdings.agreement,
             self.task,
+            config.task.name,
             config.data.normalise,
         )
         self.models.builder.freeze_at(self.start.frozen)
@@ -166,9 +173,16 @@ class Simulation:
                 f"{self.method.name} keeps nothing of a client: set training.keep_optimiser=false"
             )
         cohorts_of(config, self.clients)
-        labels = self.task.examples(8, self.outputs, self.seeds.torch("examples"))
-        images = self.holdings.agreement.is_image
-        check_training(config.training, self.method.settings, config.rounds, labels, images=images)
+        samples = self.holdings.samples()
+        largest = int(samples.argmax())
+        check_training(
+            config.training,
+            self.method.settings,
+            config.rounds,
+            self.holdings.of(largest).train.labels[:8],
+            steps=config.training.batches(int(samples[largest])),
+            images=self.holdings.agreement.is_image,
+        )
         self._check_patience(config)
         self.method.check(self._facts(config))
 
@@ -195,14 +209,15 @@ class Simulation:
         if name is None:
             return None
         asked = [metric.name for metric in self.metrics]
+        usual = known_name(name)  # average_precision_score is pr-auc
         with_settings = [each for each in asked if each.startswith(f"{name}(")]  # fbeta_score(beta=2)
-        found = [name] if name in asked else with_settings
+        found = next(([each] for each in (name, usual) if each in asked), with_settings)
         if len(found) != 1:
             raise ConfigError(
                 f"evaluate.choose_by: '{name:.60}' is not one of evaluate.metrics ({', '.join(asked) or 'none'}): name"
                 " one of these, or add it there"
             )
-        if name == CONFUSION:
+        if found == [CONFUSION]:
             raise ConfigError("evaluate.choose_by: a confusion matrix is not a number: name another metric")
         self._check_validated("choose_by", config)
         return found[0]
@@ -379,13 +394,19 @@ class Simulation:
 
 
 def check_training(
-    training: Training, settings: BaseModel, rounds: int, labels: Tensor, *, images: bool
+    training: Training, settings: BaseModel, rounds: int, labels: Tensor, *, steps: int, images: bool
 ) -> None:
     """Refuse augmentation by a function that cannot be used, and draws by class where there are none; warn of settings
     that do not do what they seem to.
 
-    labels: some such as the task has. images: whether that is what inputs are.
+    labels: some of them. steps: that the client with most rows does in a round. images: whether inputs are images.
     """
+    within = training.within
+    if (within.kind == "step" and within.warm_up + (within.every or 0) >= steps) or within.warm_up >= steps:
+        logger.warning(
+            "training.within: no client does more than %d steps in a round, so the learning rate %s",
+            *(steps, "never falls" if within.warm_up < steps else "never reaches lr"),
+        )
     inner = {f"method.{key}": each for key, each in trainings_in(settings).items()}
     for key, each in {"training": training, **inner}.items():
         load_augmentation(each.augment)

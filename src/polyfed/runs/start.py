@@ -26,7 +26,8 @@ from polyfed.runs import final_models
 from polyfed.runs.config import Models
 from polyfed.runs.history import RunRecord
 from polyfed.runs.manifest import MANIFEST, MODELS, RunFiles, read_manifest
-from polyfed.tasks import Regression, Task
+from polyfed.schema import as_yaml
+from polyfed.tasks import Task
 
 logger = logging.getLogger(__name__)
 
@@ -94,12 +95,14 @@ def start_of(
     server: str | None,
     agreement: Agreement,
     task: Task,
+    task_name: str,
     normalised: str | None,
 ) -> Start:
     """What the models of a federation start from; a `UserError` of one line if they cannot.
 
     build: makes a model of an architecture. server: the architecture of the server's model. agreement, task,
-        normalised: what the inputs and outputs of these models mean, and by whose statistics inputs are normalised.
+        task_name, normalised: what the inputs and outputs of these models mean (the task is called in the run file so),
+        and by whose statistics inputs are normalised.
     """
     if wanted.init is None:
         if wanted.init_except:
@@ -107,7 +110,7 @@ def start_of(
         return Start()
     path = Path(wanted.init)
     try:
-        _check_meaning(path, agreement, task, normalised, wanted.init_except)
+        _check_meaning(path, agreement, task, task_name, normalised, wanted.init_except)
         if path.is_dir():
             found, written = _of_directory(path, method, roster, server)
         else:
@@ -119,7 +122,12 @@ def start_of(
 
 
 def _check_meaning(
-    path: Path, agreement: Agreement, task: Task, normalised: str | None, left_out: Sequence[str]
+    path: Path,
+    agreement: Agreement,
+    task: Task,
+    task_name: str,
+    normalised: str | None,
+    left_out: Sequence[str],
 ) -> None:
     """Refuse models of a run whose inputs or outputs meant something else: tensors of one size would not show it."""
     run = path if path.is_dir() else path.parent.parent
@@ -145,16 +153,16 @@ def _check_meaning(
             f"the outputs in {run} stand for {_few(there.classes)}, and here for {_few(agreement.classes)}: leave the"
             " head out (models.init_except), or start from a run with these"
         )
-    learnt = record.task
-    if learnt.name != task.name:
-        raise ConfigError(
-            f"{run} has learnt task={learnt.name}, and here it is {task.name}: leave the head out"
-        )
-    if isinstance(learnt, Regression) and isinstance(task, Regression) and learnt.scale != task.scale:
-        scale = learnt.agreed()
-        raise ConfigError(
-            f"{run} has learnt numbers on another scale: set task.scale={{mean: {scale.mean:g}, std: {scale.std:g}}}"
-        )
+    learnt, settings = (
+        record.config["task"]["name"],
+        record.config["task"].get("settings", record.config["task"]),
+    )
+    if task_name != learnt:
+        raise ConfigError(f"{run} has learnt task={learnt}, and here it is {task_name}: leave the head out")
+    scale = settings.get("scale")
+    if scale != task.model_dump(mode="json").get("scale"):
+        told = {key: int(number) if number == int(number) else number for key, number in (scale or {}).items()}
+        raise ConfigError(f"{run} has learnt numbers on another scale: set task.scale={as_yaml(told or None)}")
 
 
 def _few(words: Sequence[str]) -> str:

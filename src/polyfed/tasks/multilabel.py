@@ -81,7 +81,8 @@ class MultiLabel(WeighedClasses):
         """The mean over rows of 2 |said and true| / (|said| + |true|); 1 where both are empty."""
         said, true = torch.sigmoid(outputs) >= self.threshold, labels > 0
         sizes = said.sum(dim=1) + true.sum(dim=1)
-        rows = torch.where(sizes > 0, 2 * (said & true).sum(dim=1) / sizes.clamp(min=1), 1.0).double()
+        shared = 2 * (said & true).sum(dim=1).double()
+        rows = torch.where(sizes > 0, shared / sizes.clamp(min=1), 1.0)
         rows = torch.where(outputs.isnan().any(dim=1), 0.0, rows)
         return [float(rows.sum()), len(labels)]
 
@@ -114,7 +115,7 @@ class MultiLabel(WeighedClasses):
         return {"threshold": f"{self.threshold:g}"}
 
     def as_told(self, answer: Any) -> str:
-        return " ".join(answer)
+        return " + ".join(answer)
 
     def tally_of(self, said: Sequence[Any], true: Sequence[Any]) -> Tally:
         found = 0.0

@@ -133,7 +133,7 @@ class Regression(Task):
         return words[0]
 
     def as_told(self, answer: Any) -> str:
-        return f"{answer:.6g}"
+        return f"{answer:.9g}"  # all that a float of 32 bits holds
 
     def tally_of(self, said: Sequence[Any], true: Sequence[Any]) -> Tally:
         pairs = zip(said, true, strict=True)

@@ -223,7 +223,7 @@ class Task(BaseModel, ABC):
 
     def given(self, outputs: Tensor, classes: int) -> Tensor:
         """What is made of outputs, by operations that other programs know."""
-        return self.answer(outputs[:, :classes])
+        return self.answer(outputs[:, :classes] if Trait.TABLE in self.traits else outputs)
 
     def decides(self, words: Sequence[str]) -> dict[str, str]:
         """How an answer is made of that, in words, where it is not the largest number."""
@@ -244,12 +244,26 @@ class Task(BaseModel, ABC):
         """Outputs as people read them: probabilities where there are any, else what is answered."""
         return self.answer(outputs) if Trait.PROBABILITIES in self.traits else self.decided(outputs)
 
+    @property
+    def has_answers_as_labels(self) -> bool:
+        """Whether answers can be compared with labels, as metrics do."""
+        known = self.targets.kind in ("classes", "numbers", "several")
+        return known or type(self).as_labels is not Task.as_labels or type(self).decided is not Task.decided
+
     def as_labels(self, answers: Sequence[Any], words: Sequence[str]) -> Tensor:
-        """Answers as people are given them, in the form of labels. words: of what is learnt."""
+        """Answers as people are given them, in the form of labels. words: of what is learnt.
+
+        A task whose labels have a form of their own (`targets`) says it itself.
+        """
         if self.targets.kind == "numbers":
             return torch.tensor([float(answer) for answer in answers], dtype=torch.float64)
         if self.targets.kind == "several":
             return torch.tensor([[float(word in answer) for word in words] for answer in answers])
+        if self.targets.kind != "classes":
+            raise TaskError(
+                f"task={self.name} has labels of a form of its own: metrics need its method `as_labels`, which gives"
+                " answers in that form"
+            )
         places = {word: place for place, word in enumerate(words)}
         return torch.tensor([places[answer] for answer in answers])
 
@@ -259,7 +273,7 @@ class Task(BaseModel, ABC):
 
     def as_told(self, answer: Any) -> str:
         """An answer as it stands in a table."""
-        return str(answer)
+        return " ".join(map(str, answer)) if isinstance(answer, tuple | list) else str(answer)
 
     @abstractmethod
     def tally_of(self, said: Sequence[Any], true: Sequence[Any]) -> Tally:
