@@ -333,7 +333,8 @@ def test_offices_learn_what_digits_are_like_that_they_do_not_see(
 ) -> None:
     results = swept("attributes", 1, command, tmp_path, monkeypatch)
     everything = reached(results, "whole_last")
-    assert min(everything[name] for name in ("fedavg", "fedmd", "dsfl")) > everything["local"] + 7
+    assert min(everything["fedavg"], everything["fedmd"]) > everything["local"] + 15
+    assert everything["dsfl"] > everything["local"] + 2
     assert ended_early(results, 20)
 
 
@@ -353,7 +354,7 @@ def test_heads_and_adapters_send_a_fraction_of_the_whole_model(
 ) -> None:
     results = swept("heads", 2, command, tmp_path, monkeypatch)
     own = reached(results, "own_last")
-    assert own["local"] < own["heads"] < own["adapters"] < own["whole"]
+    assert own["local"] < own["heads"] < own["adapters"] - 2 < own["whole"]
     sent, rounds = reached(results, "bytes_sent_per_client", 1), reached(results, "rounds", 1)
     in_a_round = {name: sent[name] / rounds[name] for name in sent}
     assert in_a_round["heads"] * 15 < in_a_round["whole"]
