@@ -34,6 +34,12 @@ from polyfed.testing import ContractError, check_method, result_of
 @pytest.mark.slow
 @pytest.mark.parametrize("name", registered())
 def test_every_registered_method_keeps_the_contract(name: str) -> None:
+    check_method(registered()[name], task="classification")
+
+
+@pytest.mark.evidence
+@pytest.mark.parametrize("name", registered())
+def test_every_registered_method_keeps_the_contract_on_every_task_that_it_declares(name: str) -> None:
     check_method(registered()[name])
 
 

@@ -157,7 +157,12 @@ def test_the_same_federation_from_python(
 
 
 @pytest.mark.parametrize(
-    "name", ["hospitals", *(pytest.param(name, marks=pytest.mark.slow) for name in OF_CSV)]
+    "name",
+    [
+        "hospitals",
+        "screening",
+        *(pytest.param(name, marks=pytest.mark.evidence) for name in OF_CSV if name != "screening"),
+    ],
 )
 def test_it_is_killed_and_resumed_with_the_same_bits(
     name: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

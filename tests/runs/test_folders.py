@@ -15,6 +15,7 @@ from tests.conftest import MakeRun, job
 
 from polyfed import disk
 from polyfed.errors import CheckpointError, ConfigError
+from polyfed.experiments import grid
 from polyfed.experiments.grid import run_jobs
 from polyfed.experiments.jobs import Job, state_of
 from polyfed.runs import api, checkpoint
@@ -113,8 +114,9 @@ def test_a_folder_with_anything_else_in_it_is_refused_and_left_alone(
 
 
 def test_a_folder_in_which_another_process_is_at_work_is_left_alone(
-    tmp_path: Path, small: dict[str, Any]
+    tmp_path: Path, small: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(grid, "ENDING_SECONDS", 0.1)
     one = job(tmp_path / "run", small)
     (one.path / "states").mkdir(parents=True)
     with (one.path / ".lock").open("w") as lock:
