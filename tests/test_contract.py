@@ -83,7 +83,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.evidence
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_settings_that_change_what_lasts_keep_the_contract(variant: str) -> None:
     name, settings, config = VARIANTS[variant]

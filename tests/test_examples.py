@@ -125,7 +125,7 @@ def test_three_hospitals_lose_nothing_by_each_other(
     assert own["fedavg"] > own["local"] - 2  # in groups of one: local training from other initial weights
 
 
-@pytest.mark.slow
+@pytest.mark.evidence
 def test_hospitals_learn_of_classes_that_they_have_not(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,14 +156,12 @@ def test_the_same_federation_from_python(
             assert all(one.get(key) == other.get(key) for key in ("clients", "server", "bytes"))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "hospitals",
-        "screening",
-        *(pytest.param(name, marks=pytest.mark.evidence) for name in OF_CSV if name != "screening"),
-    ],
-)
+OF_EVIDENCE = [pytest.param(name, marks=pytest.mark.evidence) for name in OF_CSV if name != "screening"]
+SOME_AND_ALL = ["screening", *OF_EVIDENCE]
+"""One of the CSV examples in `make test`, the others in the evidence."""
+
+
+@pytest.mark.parametrize("name", ["hospitals", *SOME_AND_ALL])
 def test_it_is_killed_and_resumed_with_the_same_bits(
     name: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,7 +197,7 @@ def test_predictions_are_made_in_the_hospitals_own_units(folder: Path, command: 
     assert command("compare", "run").code == 0
 
 
-@pytest.mark.slow
+@pytest.mark.evidence
 @pytest.mark.parametrize("method", ["local", "fedmd", "fedh2l", "fedkem"])
 def test_methods_keep_their_contract_on_it(folder: Path, method: str) -> None:
     from polyfed.runs.config import read_content
@@ -220,7 +218,7 @@ def test_a_checked_method_may_be_given_data_and_models_of_ones_own(folder: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OF_CSV)
+@pytest.mark.parametrize("name", SOME_AND_ALL)
 def test_a_client_is_asked_runs_are_compared_and_a_second_one_starts_where_the_first_ended(
     name: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,7 +240,7 @@ def test_a_client_is_asked_runs_are_compared_and_a_second_one_starts_where_the_f
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OF_CSV)
+@pytest.mark.parametrize("name", SOME_AND_ALL)
 def test_arrays_give_what_files_give(
     name: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,7 +341,7 @@ def test_offices_learn_what_digits_are_like_that_they_do_not_see(
     assert ended_early(results, 20)
 
 
-@pytest.mark.slow
+@pytest.mark.evidence
 def test_desks_with_other_models_learn_words_from_each_other(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,7 +351,7 @@ def test_desks_with_other_models_learn_words_from_each_other(
     assert ended_early(results, 15)
 
 
-@pytest.mark.slow
+@pytest.mark.evidence
 def test_heads_and_adapters_send_a_fraction_of_the_whole_model(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,16 +153,19 @@ def _check_meaning(
             f"the outputs in {run} stand for {_few(there.classes)}, and here for {_few(agreement.classes)}: leave the"
             " head out (models.init_except), or start from a run with these"
         )
-    learnt, settings = (
-        record.config["task"]["name"],
-        record.config["task"].get("settings", record.config["task"]),
-    )
-    if task_name != learnt:
-        raise ConfigError(f"{run} has learnt task={learnt}, and here it is {task_name}: leave the head out")
-    scale = settings.get("scale")
+    learnt = record.config["task"]
+    if task_name != learnt["name"]:
+        raise ConfigError(
+            f"{run} has learnt task={learnt['name']}, and here it is {task_name}: leave the head out"
+        )
+    scale = learnt.get("scale")
     if scale != task.model_dump(mode="json").get("scale"):
-        told = {key: int(number) if number == int(number) else number for key, number in (scale or {}).items()}
-        raise ConfigError(f"{run} has learnt numbers on another scale: set task.scale={as_yaml(told or None)}")
+        told = {
+            key: int(number) if number == int(number) else number for key, number in (scale or {}).items()
+        }
+        raise ConfigError(
+            f"{run} has learnt numbers on another scale: set task.scale={as_yaml(told or None)}"
+        )
 
 
 def _few(words: Sequence[str]) -> str:

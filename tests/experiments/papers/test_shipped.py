@@ -60,6 +60,7 @@ def test_no_paper_leans_on_defaults_that_are_chosen_here(paper: Paper) -> None:
                     assert {each for each in ours if ours[each] != theirs[each]} <= {*method[key]}
 
 
+@pytest.mark.evidence
 def test_every_table_and_figure_can_be_planned_at_every_scale(paper: Paper) -> None:
     for key, item in {**paper.tables, **paper.figures}.items():
         for scale in paper.scales_of(item):
