@@ -314,6 +314,7 @@ def test_tied_weights_travel_once_and_are_whole_in_the_end(tmp_path: Path, metho
         for n in (1, 2)
     ]
     assert result_of(done[0].path) == result_of(done[1].path)
+    assert done[0].federation.assignment.models["Tied"].weights_bytes == 4 * (64 * 10 + 10)
     sent = done[0].summary["bytes"]["up"].get("weights", 0)
     assert sent == (0 if method == "local" else 4 * 2 * 4 * (64 * 10 + 10))  # clients, rounds, bytes
     name = "client-0" if method == "local" else "shared_Tied"

@@ -181,10 +181,17 @@ def _measure(model: nn.Module, shape: Shape, batch: int) -> Size:
         parameters=sum(p.numel() for p in parameters),
         macs=counter.get_total_flops() // 2 // rows,  # a multiply-accumulate is two operations
         memory_bytes=fixed + sum(storage.nbytes() for storage in kept.values()) * batch // rows,
-        weights_bytes=_bytes(
-            tensor for name, tensor in model.state_dict().items() if name not in frozen_names(model)
-        ),
+        weights_bytes=_bytes(_travelling(model)),
     )
+
+
+def _travelling(model: nn.Module) -> Iterator[Tensor]:
+    """What of a model is exchanged: no frozen parts, and tied weights once."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    first = {name for name, _ in model.named_parameters()}
+    for name, tensor in model.state_dict().items():
+        if name not in frozen_names(model) and (name in first or name not in parameters):
+            yield tensor
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
