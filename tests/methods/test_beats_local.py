@@ -46,7 +46,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.evidence
 @pytest.mark.parametrize(
     ("method", "epochs"),
     [
@@ -73,7 +73,7 @@ def test_clients_know_more_of_the_whole_than_alone(
         assert accuracy > alone[epochs] + MARGIN
 
 
-@pytest.mark.slow
+@pytest.mark.evidence
 def test_prototypes_are_worth_a_little_at_home_where_clients_hold_little(tmp_path: Path) -> None:
     """As in its paper, clients hold a few classes and few rows (20 % of 225), and are tested on many.
 

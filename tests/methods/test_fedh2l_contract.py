@@ -25,7 +25,7 @@ def test_it_keeps_the_contract_on_other_topologies(topology: str) -> None:
     check_method(FedH2L, config=FEDERATION, batches=1, topology=topology)
 
 
-@pytest.mark.slow
+@pytest.mark.evidence
 @pytest.mark.parametrize(
     ("settings", "changes"),
     [

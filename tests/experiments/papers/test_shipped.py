@@ -38,6 +38,7 @@ def test_a_paper_can_be_looked_up(paper: Paper) -> None:
     assert paper.links
 
 
+@pytest.mark.evidence
 def test_every_config_at_every_scale_passes_the_checks_of_a_run_file(paper: Paper) -> None:
     for scale in paper.scales:
         for run in paper.runs:
